@@ -1,7 +1,7 @@
-//! The clocks. The machines never ask for the time; their drivers do, here.
+//! The clocks. The machines never read the time; their drivers read it here.
 //!
-//! Every reading of the wall clock passes by the one watch of the process, so that nothing is decided by a time whose
-//! step was not noticed. See `tasklane_core::clock_watch`.
+//! Every reading of the wall clock passes through the clock watch of the process, so that no decision uses a
+//! time whose step was not noticed. See `tasklane_core::clock_watch`.
 
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
@@ -13,11 +13,12 @@ use tokio::sync::watch;
 use tokio::time::{Duration, Instant};
 use uuid::Uuid;
 
-/// How often the clocks are read while nobody asks.
+/// How often the watch reads the clocks while no caller reads them.
 const WATCH_EVERY: Duration = Duration::from_secs(1);
-/// The two clocks are read within this, so that a thread that had to wait in between sees no step.
+/// The longest time between the readings of the two clocks. A longer one may hide a step, since the thread
+/// had to wait in between.
 const PAIR_WITHIN: Duration = Duration::from_millis(1);
-/// How often that is tried.
+/// How often a pair of readings is tried.
 const PAIR_TRIES: usize = 10;
 
 /// The steady clock: goes on while the machine sleeps, never jumps. Counts from when the machine was started.
@@ -35,12 +36,12 @@ pub fn now() -> Clock {
     observe(ClockWatch::read)
 }
 
-/// The reference has answered.
+/// Compares the clocks with the answer of the reference.
 pub fn compare(reference: Reference) -> Clock {
     observe(|watch, reading| watch.compare(reading, reference))
 }
 
-/// A server starts, and this is the last time that its store knows of.
+/// Starts the watch of a server, with the last time that its store has seen.
 pub fn started(last_known: Timestamp) -> Clock {
     observe(|watch, reading| watch.started(reading, last_known))
 }
@@ -58,7 +59,7 @@ pub fn steps() -> watch::Receiver<Shift> {
     lock().told.subscribe()
 }
 
-/// What is known of the wall clock of this machine.
+/// The state of the wall clock of this machine.
 #[derive(Clone, Copy, Debug)]
 pub struct ClockState {
     /// The clocks now.
@@ -69,14 +70,15 @@ pub struct ClockState {
     pub steps: u64,
 }
 
-/// What is known of the wall clock of this machine.
+/// The state of the wall clock of this machine.
 pub fn state() -> ClockState {
     let clock = now();
     let process = lock();
     ClockState { clock, offset: process.watch.offset(), steps: process.watch.steps() }
 }
 
-/// Notices steps also while nobody asks for the time, and compares the clock with the coordinator's, for ever.
+/// Notices steps also while no caller reads the time, and compares the clock with the coordinator's. Never
+/// returns.
 pub(crate) async fn keep_watching(coordinator: Arc<dyn Coordinator>) {
     let mut ticks = tokio::time::interval(WATCH_EVERY);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -89,25 +91,25 @@ pub(crate) async fn keep_watching(coordinator: Arc<dyn Coordinator>) {
     }
 }
 
-/// Since when the steady clock counts: another one after each start of the machine.
+/// The start from which the steady clock counts: each start of the machine has another id.
 pub fn boot_id() -> Uuid {
     static BOOT: LazyLock<Uuid> = LazyLock::new(|| {
         let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         #[cfg(feature = "test-clock")]
         let text = crate::test_clock::boot_id().unwrap_or(text);
-        // One of its own is never that of another start.
+        // A random id never equals the id of another start.
         text.trim().parse().unwrap_or_else(|_| Uuid::from_u128(rand::random()))
     });
     *BOOT
 }
 
-/// When a timer that is due at `at` of the steady clock should ring.
+/// When a timer fires that is due at `at` of the steady clock.
 pub fn instant(at: Timestamp) -> Instant {
-    // Timers round to milliseconds; one that rings early would only be armed again.
+    // Timers round to milliseconds; a timer that fires early would only be armed again.
     Instant::now() + at.since(steady()).min(FAR)
 }
 
-/// Further ahead no timer is set: it rings once in a while, for nothing.
+/// The longest time of a timer. A timer that is due later fires meanwhile without effect.
 const FAR: Duration = Duration::from_hours(24);
 
 fn read(clock: ClockId) -> Timestamp {
@@ -124,7 +126,7 @@ struct Process {
     moved: crate::test_clock::TestClock,
 }
 
-/// What was logged, so that each thing is logged once.
+/// The messages that were logged, so that each is logged once.
 #[derive(Clone, Copy, Default)]
 struct Logged {
     steps: u64,
@@ -159,7 +161,8 @@ fn observe(take: impl FnOnce(&mut ClockWatch, Reading) -> Clock) -> Clock {
     if after.steps > before.steps {
         match clock.trust {
             Trust::Unsettled { left, why } => tracing::warn!(
-                "{why}: absolute times follow it, durations keep their length, and what cannot be undone waits for {left:?}"
+                "{why}: absolute times follow it, durations keep their length, and steps that cannot be \
+                 undone wait for {left:?}"
             ),
             Trust::Settled => tracing::info!("a clock stepped, and agrees with the coordinator's"),
         }

@@ -1,7 +1,7 @@
-//! File descriptors of this process: how many it may have, and what it is when there are none left.
+//! File descriptors of this process: their limit, and the errors when none is left.
 //!
-//! Each connection, each pipe of a command and each file takes one. Most systems start programs with a soft limit of
-//! 1024, which is for programs that use `select`, and a hard limit that is far higher.
+//! Each connection, each pipe of a command and each file takes one. Most systems start programs with a soft
+//! limit of 1024, which is for programs that use `select`, and a hard limit that is far higher.
 
 use std::error::Error;
 use std::fmt;
@@ -35,32 +35,32 @@ pub fn limit() -> u64 {
 
 /// How many descriptors this process has.
 pub fn open() -> u64 {
-    // Kernels from 6.2 on say it at once.
+    // Kernels from 6.2 on give the number as the size of the folder.
     let said = std::fs::metadata("/proc/self/fd").map_or(0, |folder| folder.len());
     if said > 0 {
         return said;
     }
     match std::fs::read_dir("/proc/self/fd") {
-        // One of them is that of the folder.
+        // One entry is the descriptor of the folder itself.
         Ok(entries) => (entries.count() as u64).saturating_sub(1),
         Err(error) if Lack::of(&error) == Some(Lack::Descriptors) => limit(),
         Err(_) => 0,
     }
 }
 
-/// What a machine has too little of to start something.
+/// A resource that the machine lacks to start something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lack {
-    /// This process or the machine has as many open files as it may.
+    /// This process or the machine has as many open files as its limit allows.
     Descriptors,
     /// There is no memory.
     Memory,
-    /// This user or the machine has as many processes as it may.
+    /// This user or the machine has as many processes as its limit allows.
     Processes,
 }
 
 impl Lack {
-    /// What an error of the system says is lacking.
+    /// The resource that an error of the system names as missing.
     pub fn of(error: &io::Error) -> Option<Self> {
         match Errno::from_io_error(error)? {
             Errno::MFILE | Errno::NFILE => Some(Self::Descriptors),
@@ -70,7 +70,7 @@ impl Lack {
         }
     }
 
-    /// The same for an error that an error of the system may be behind.
+    /// The same for an error whose source may be an error of the system.
     pub fn behind(error: &(dyn Error + 'static)) -> Option<Self> {
         let own = error.downcast_ref::<io::Error>().and_then(Self::of);
         own.or_else(|| error.source().and_then(Self::behind))

@@ -1,5 +1,5 @@
-//! The sessions that this process holds. Should it be killed, its guard closes them: then others need not wait until they
-//! have run out.
+//! The sessions that this process holds. If the process is killed, its guard closes them: then other
+//! processes need not wait for their TTL.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use tasklane_core::id::SessionId;
 use tasklane_ports::SessionToken;
 use tokio::sync::watch;
 
-/// See the [module](self). Clones are the same.
+/// See the [module](self). Clones share the same sessions.
 #[derive(Clone, Debug)]
 pub struct HeldSessions(Arc<watch::Sender<BTreeMap<SessionId, SessionToken>>>);
 
@@ -19,17 +19,17 @@ impl Default for HeldSessions {
 }
 
 impl HeldSessions {
-    /// A session was opened.
+    /// Adds a session that was opened.
     pub(crate) fn add(&self, token: SessionToken) {
         self.0.send_modify(|tokens| _ = tokens.insert(token.session, token));
     }
 
-    /// A session was closed, or is lost.
+    /// Removes a session that was closed or lost.
     pub(crate) fn remove(&self, session: SessionId) {
         self.0.send_modify(|tokens| _ = tokens.remove(&session));
     }
 
-    /// Follows all that are held.
+    /// Follows all held sessions.
     pub fn watch(&self) -> watch::Receiver<BTreeMap<SessionId, SessionToken>> {
         self.0.subscribe()
     }

@@ -1,6 +1,6 @@
-//! Tells those who wait in this process what has happened: a task changed, output came, an event for the stream.
+//! The in-process notifications of a server: a task changed, output arrived, an event for the stream.
 //!
-//! It is a way to be quick, not to be right: whoever waits here also looks at the store now and then.
+//! They save time and guarantee nothing: every waiting caller also reads the store periodically.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt;
@@ -16,32 +16,32 @@ use tokio::time::Instant;
 /// See the [module](self).
 #[derive(Debug)]
 pub struct Notifier {
-    /// Names the events of this process, so that those of another are not taken for its own.
+    /// Marks the events of this process, so that it can drop its own when they return.
     origin: SessionId,
     state: Mutex<NotifierState>,
     /// Number of the last event.
     last: watch::Sender<u64>,
-    /// Whether anybody here wants to hear what other servers tell.
+    /// Whether a client of this process wants the events of other servers.
     wanted: watch::Sender<bool>,
-    /// Watched tasks that have ended, for the one who looks at them.
+    /// Completions of watched tasks, for the loop that handles them.
     completions: Mutex<Vec<TaskId>>,
     has_completions: Notify,
 }
 
 #[derive(Debug, Default)]
 struct NotifierState {
-    /// Those who wait for a task.
+    /// Followed tasks.
     followed: HashMap<TaskId, FollowedTask>,
     /// The last events; the first one has number `last - len + 1`.
     ring: VecDeque<RingItem>,
-    /// The last that was told of each lane.
+    /// The last place of each lane.
     places: BTreeMap<LaneId, EventPlace>,
 }
 
 #[derive(Clone, Debug)]
 enum RingItem {
     Event(TaskEvent),
-    /// Something may be missing here.
+    /// Events may be missing here.
     Gap,
 }
 
@@ -51,22 +51,22 @@ struct FollowedTask {
     followers: usize,
 }
 
-/// What the followers of a task are told.
+/// The signals for followers of a task.
 #[derive(Debug, Default)]
 struct TaskSignals {
     changed: Notify,
     finished: AtomicBool,
-    /// Something may have been missed: look now.
+    /// An event may have been missed: read the store now.
     missed: AtomicBool,
-    /// Wakes the one who drives its children.
+    /// Wakes the driver of its children.
     driver: Notify,
-    /// Children that have ended, for the same.
+    /// Children that have ended, for the driver.
     ended: Mutex<Option<Vec<TaskId>>>,
 }
 
-/// Events that are kept for those who come back.
+/// Events that are kept for streams that resume.
 const RING_LEN_MAX: usize = 16_384;
-/// Events given at once.
+/// Events returned together.
 const BATCH: usize = 256;
 
 /// Place of an event in the stream of a server.
@@ -92,12 +92,12 @@ impl FromStr for EventId {
     }
 }
 
-/// Something in the stream of events.
+/// An item in the stream of events.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StreamItem {
     /// A task changed.
     Event(EventId, TaskEvent),
-    /// Some events are missing here: look at what matters to you anew.
+    /// Some events are missing here: read the state that you need again.
     Gap(EventId),
 }
 
@@ -115,7 +115,7 @@ impl Default for Notifier {
 }
 
 impl Notifier {
-    /// Tasks changed, durably.
+    /// Notifies about durable changes of tasks.
     pub fn changed(&self, events: &[TaskEvent]) {
         let mut state = self.lock();
         if !state.followed.is_empty() {
@@ -130,14 +130,14 @@ impl Notifier {
         self.published(state, events.len());
     }
 
-    /// What this process tells, others as well: so it is passed on to them as.
+    /// Publishes events of this process here. Returns the batch in which they are forwarded to other servers.
     pub(crate) fn publish(&self, place: Option<EventPlace>, events: Vec<TaskEvent>) -> EventBatch {
         let batch = EventBatch { origin: self.origin, place, events };
         self.take(&batch);
         batch
     }
 
-    /// Another server tells what became of tasks. Its own words come back to it too.
+    /// Receives events of another server. The process also receives its own batches and drops them.
     pub(crate) fn receive(&self, batch: &EventBatch) {
         if batch.origin != self.origin {
             self.take(batch);
@@ -149,7 +149,7 @@ impl Notifier {
         if !is_late {
             return self.changed(&batch.events);
         }
-        // What has ended has ended; what came before that is told by whoever came after.
+        // A final status is never outdated; any other one is superseded by the later event.
         let is_final = |event: &&TaskEvent| event.status.is_final();
         let events: Vec<TaskEvent> = batch.events.iter().filter(is_final).cloned().collect();
         self.changed(&events);
@@ -158,13 +158,14 @@ impl Notifier {
         }
     }
 
-    /// Watched tasks have ended. The lane tells of them again, should this process die before somebody has looked.
+    /// Adds completions of watched tasks. If this process dies before they are handled, the lane's next owner
+    /// reports them again.
     pub(crate) fn add_completions(&self, tasks: Vec<TaskId>) {
         self.completions.lock().unwrap_or_else(PoisonError::into_inner).extend(tasks);
         self.has_completions.notify_one();
     }
 
-    /// Waits for watched tasks that have ended and takes some of them, each for the first and only time.
+    /// Waits for completions of watched tasks and takes some of them, each only once.
     pub(crate) async fn next_completions(&self, limit: usize) -> Vec<TaskId> {
         loop {
             let notified = self.has_completions.notified();
@@ -181,7 +182,7 @@ impl Notifier {
         }
     }
 
-    /// Events may have been missed: the owner of a lane changed in an unclean way.
+    /// Events may have been missed: the owner of a lane changed without a clean handover.
     pub fn gap(&self) {
         let mut state = self.lock();
         state.ring.push_back(RingItem::Gap);
@@ -194,14 +195,14 @@ impl Notifier {
         self.last.send_modify(|last| *last += count as u64);
     }
 
-    /// Returns when somebody here wants to hear of changes (`true`), or nobody does any more.
+    /// Returns when a client here wants changes (`true`), or none does any more.
     pub(crate) async fn until_wanted(&self, wanted: bool) {
         let mut wants = self.wanted.subscribe();
-        // The sender is this notifier's own.
+        // The sender belongs to this notifier.
         let _ = wants.wait_for(|now| *now == wanted).await;
     }
 
-    /// From now on other servers are heard; what they said before was missed.
+    /// From now on events of other servers are received; earlier ones were missed.
     pub(crate) fn resume(&self) {
         let state = self.lock();
         for FollowedTask { signals, .. } in state.followed.values() {
@@ -257,7 +258,7 @@ impl Notifier {
 }
 
 impl NotifierState {
-    /// Something later was told of the lane before; if not, this is the last now.
+    /// Whether a later event of the lane was published before; if not, this is the last now.
     fn is_late(&mut self, place: EventPlace) -> bool {
         let last = self.places.entry(place.lane).or_insert(place);
         let is_late = place < *last;
@@ -268,7 +269,7 @@ impl NotifierState {
     fn wake(&self, task: TaskId, finished: bool) {
         if let Some(FollowedTask { signals, .. }) = self.followed.get(&task) {
             signals.finished.fetch_or(finished, Ordering::Release);
-            // Kept for one who is not waiting at this moment.
+            // Kept for a driver that is not waiting at this moment.
             signals.changed.notify_waiters();
             signals.changed.notify_one();
             signals.driver.notify_one();
@@ -299,13 +300,13 @@ pub struct TaskFollower {
 }
 
 impl TaskFollower {
-    /// Returns when there may be something new since the last call; now and then for nothing.
+    /// Returns when there may be news since the last call; sometimes without any.
     pub async fn changed(&mut self) {
-        // The fallback, should the notification come from another process and be lost on the way.
+        // The fallback, in case the notification comes from another process and is lost on the way.
         let _ = tokio::time::timeout(LOOK_AGAIN, self.signals.changed.notified()).await;
     }
 
-    /// From now on, what children of the task end is kept for [`take_ended`](Self::take_ended).
+    /// From now on, ended children of the task are kept for [`take_ended`](Self::take_ended).
     pub(crate) fn follow_children(&self) {
         self.signals.ended().get_or_insert_default();
     }
@@ -315,12 +316,12 @@ impl TaskFollower {
         self.signals.ended().as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// Returns when there may be something new since the last call, for the one who drives the children.
+    /// Returns when there may be news since the last call, for the driver of the children.
     pub(crate) async fn children_changed(&self) {
         self.signals.driver.notified().await;
     }
 
-    /// Returns when the task is said to have finished; now and then for nothing.
+    /// Returns when the task is reported as final; sometimes without that.
     pub async fn finished(&mut self) {
         let look_again = Instant::now() + LOOK_AGAIN;
         while !self.signals.finished.load(Ordering::Acquire) {
@@ -334,7 +335,7 @@ impl TaskFollower {
     }
 }
 
-/// How often a follower looks by itself.
+/// How often a follower reads the store by itself.
 const LOOK_AGAIN: std::time::Duration = std::time::Duration::from_secs(1);
 
 impl Drop for TaskFollower {
@@ -356,14 +357,14 @@ pub struct EventStream {
     notifier: Arc<Notifier>,
     /// `None` when it is dropped.
     last: Option<watch::Receiver<u64>>,
-    /// Number of the next event wanted.
+    /// Number of the next event to return.
     next: u64,
     gap: bool,
     ready: VecDeque<StreamItem>,
 }
 
 impl EventStream {
-    /// The next event; `None` when the notifier is gone. Safe to cancel.
+    /// The next event; `None` when the notifier is dropped. Safe to cancel.
     pub async fn next(&mut self) -> Option<StreamItem> {
         loop {
             if let Some(item) = self.ready.pop_front() {

@@ -1,22 +1,22 @@
-//! What this process uses.
+//! Resource use of this process.
 
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// What a process has used.
+/// Resource use of a process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProcessUsage {
     /// Time on all cores together since the start.
     pub cpu: Duration,
-    /// Memory that is its own: not that of files which the system could drop.
+    /// Private memory, without the file pages that the system could drop.
     pub anon_bytes: u64,
     /// The most memory of any kind so far.
     pub peak_bytes: u64,
 }
 
 impl ProcessUsage {
-    /// Of this process, now. What the system does not tell is zero.
+    /// Of this process, now. Values that the system does not report are zero.
     pub fn now() -> Self {
         let cpu = clock_gettime(ClockId::ProcessCPUTime);
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();

@@ -1,15 +1,16 @@
-//! Moves the wall clock of this process, for tests alone: in a build without the feature `test-clock` there is no such
-//! thing.
+//! Moves the wall clock of this process, for tests only: a build without the feature `test-clock` has no such
+//! module.
 //!
-//! `TASKLANE_TEST_CLOCK` names a file that holds by how many milliseconds. Whoever changes it writes another file and
-//! renames it, so that no half of a number is read. `TASKLANE_TEST_BOOT_ID` is the boot id of another start of the machine.
+//! `TASKLANE_TEST_CLOCK` names a file that holds the shift in milliseconds. To change it, a test writes
+//! another file and renames it, so that no half of a number is read.
+//! `TASKLANE_TEST_BOOT_ID` is the boot id of another start of the machine.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use tasklane_core::time::{Shift, Timestamp};
 
-/// The file is read again after so long.
+/// Time between reads of the file.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// The boot id to go by instead of the kernel's.
@@ -17,7 +18,7 @@ pub(crate) fn boot_id() -> Option<String> {
     std::env::var("TASKLANE_TEST_BOOT_ID").ok()
 }
 
-/// By how much the wall clock is moved.
+/// The shift of the wall clock.
 #[derive(Debug)]
 pub(crate) struct TestClock {
     file: Option<PathBuf>,
@@ -33,7 +34,7 @@ impl Default for TestClock {
 }
 
 impl TestClock {
-    /// What to add to the wall clock now. A file that is not there, or holds no number, changes nothing.
+    /// The shift of the wall clock now. A file that is absent, or holds no number, changes nothing.
     pub(crate) fn shift(&mut self, steady: Timestamp) -> Shift {
         let Some(file) = &self.file else { return Shift::ZERO };
         if self.looked_at.is_none_or(|at| steady.since(at) >= LOOK_EVERY) {

@@ -1,5 +1,5 @@
-//! Definitions that users registered stay readable: documents and payloads of composites hold them as they were sent.
-//! Unknown fields are refused, so a renamed field fails here.
+//! Definitions that users registered stay readable: documents and payloads of composites hold them as they
+//! were sent. Unknown fields are refused, so a renamed field fails here.
 
 #![allow(clippy::unwrap_used, reason = "in tests a panic is an answer")]
 

@@ -113,7 +113,7 @@ async fn a_command_sees_its_attempt_and_no_secrets() {
     assert_eq!(env["TASKLANE_FENCE"], "3");
     assert_eq!((env["SITE"], env["OWN"]), ("north", "1"));
     assert_eq!(env["PATH"], std::env::var("PATH").unwrap());
-    // Cargo sets many variables for tests, which stand for whatever a worker may have been given.
+    // Cargo sets many variables for tests, which stand for the variables of any worker.
     assert!(std::env::var_os("CARGO_MANIFEST_DIR").is_some());
     let known = [
         "HOME",
@@ -229,7 +229,7 @@ json.dump({'answer': 6 * 7, 'args': sys.argv[1:]}, open(os.environ['TASKLANE_RES
     let shell = shell().await;
     let (finish, _) = run(&*shell, text("echo '{oops' > $TASKLANE_RESULT_FILE")).await;
     assert_eq!((failure(&finish).0, failure(&finish).2), ("result_invalid", RetryAdvice::Never));
-    // What some programs could not read is no result, and does not hang the task either.
+    // JSON that some programs could not parse is no result, and does not hang the task either.
     for unreadable in ["1e999", r#""\ud800""#] {
         let script = format!("printf '%s' '{unreadable}' > $TASKLANE_RESULT_FILE");
         let (finish, _) = run(&*shell, text(&script)).await;
@@ -297,7 +297,7 @@ async fn python_runs_scripts_and_files() {
     assert_eq!(finish.result.data, r#""me\n""#);
 }
 
-/// Starts something that ignores SIGTERM in a session of its own; says its number when it is there.
+/// Starts a process that ignores SIGTERM in a session of its own; prints its number when it runs.
 const STUBBORN: &str = r#"setsid sh -c 'trap "" TERM; echo $$; while :; do sleep 1000; done' &"#;
 
 #[tokio::test]
@@ -351,7 +351,7 @@ async fn what_is_left_behind_is_ended_and_remarked() {
     let shell = executor(&Registry::builtin(ExecutorOptions::new(Some(guard))), "SHELL");
     let dir = tempfile::tempdir().unwrap();
     let gate = dir.path().join("gate");
-    // It ends only when the other one is there.
+    // It ends only when the other one runs.
     let script = format!(
         "mkfifo {0}; setsid sh -c 'trap \"\" TERM; echo $$ > {0}; while :; do sleep 1000; done' & cat {0}",
         gate.display()
@@ -371,7 +371,7 @@ async fn an_attempt_removes_its_files() {
         run(&*shell, text("echo 1 > $TASKLANE_RESULT_FILE; echo $TASKLANE_RESULT_FILE")).await;
     assert_eq!(finish.result.data, "1");
     assert!(said.stdout().starts_with(guard.dir().to_str().unwrap()));
-    // A thread of its own removes them; the test ends when it has, or is stuck and says so by its name.
+    // A thread of its own removes them; the test ends when it has, or hangs and shows it by its name.
     while fs::read_dir(guard.dir()).unwrap().count() > 0 {
         tokio::task::yield_now().await;
     }

@@ -88,7 +88,7 @@ async fn a_result_that_is_too_large_fails() {
 
 #[tokio::test(start_paused = true)]
 async fn a_function_that_is_stopped_has_its_grace() {
-    // Listens.
+    // This function obeys the stop.
     let recorder = Recorder::new();
     recorder.stop(Duration::from_secs(5));
     let listens = Function::new(|task: TaskContext| async move {
@@ -97,7 +97,7 @@ async fn a_function_that_is_stopped_has_its_grace() {
     });
     let finish = run_with(&listens, text(""), Arc::clone(&recorder)).await;
     assert_eq!((finish.ending, finish.result.data.as_str()), (Ending::Success, r#""saved""#));
-    // Does not.
+    // This one does not.
     let begun = tokio::time::Instant::now();
     let stuck = Function::new(|_| std::future::pending());
     let finish = run_with(&stuck, text(""), recorder).await;

@@ -14,7 +14,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
-/// Answers every request with the same bytes, or not at all, and tells what it was sent.
+/// Answers every request with the same bytes, or not at all, and reports the request.
 struct Server {
     url: String,
     requests: mpsc::UnboundedReceiver<String>,
@@ -44,7 +44,7 @@ impl Server {
                 };
                 tell.send(request).unwrap();
                 if answer.is_empty() {
-                    // Until the other side has had enough.
+                    // Until the other side closes.
                     let _ = stream.read(&mut [0]).await;
                     tell_closed.send(()).unwrap();
                 } else {
@@ -120,7 +120,7 @@ async fn answers_become_results() {
 
     let exact = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 37\r\n\r\n[123456789012345678901234567890, 2.5]";
     assert_eq!(get(exact, value!({})).await.result.data, "[123456789012345678901234567890,2.5]");
-    // What some programs could not read as JSON is text.
+    // An answer that some programs could not parse as JSON is text.
     let infinite = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 7\r\n\r\n[1e999]";
     assert_eq!(get(infinite, value!({})).await.result.data, "\"[1e999]\"");
 
@@ -159,7 +159,7 @@ async fn no_answer_is_a_failure_to_retry() {
     assert_eq!((failure(&finish).0, failure(&finish).2), ("http_connect", RetryAdvice::Policy));
     assert!(failure(&finish).1.contains("Connection refused"), "{finish:?}");
 
-    // Others than the task's owner read errors.
+    // Readers other than the task's owner see errors.
     let secret = format!("http://me:pa55word@{free}/a?token=s3cret");
     let (finish, _) = run(&http(), json(value!({ "url": secret }))).await;
     let told = format!("{} {}", failure(&finish).1, finish.result.message);
@@ -180,8 +180,8 @@ async fn redirects_end_somewhere() {
     assert_eq!((failure(&finish).0, failure(&finish).2), ("http_request", RetryAdvice::Never));
 }
 
-/// Only the usual names, such as `Authorization`, were held back, so that an API key in a header of another name went to
-/// whatever host the first one named.
+/// Only the usual names, such as `Authorization`, were held back, so that an API key in a header of another
+/// name went to any host that the first one named.
 #[tokio::test]
 async fn headers_of_a_task_are_not_sent_on_to_another_origin() {
     let payload = |url: &str| {
@@ -210,7 +210,7 @@ async fn headers_of_a_task_are_not_sent_on_to_another_origin() {
         assert_eq!(sent.starts_with("POST "), keeps, "{sent}");
         assert_eq!(sent.contains("content-type: text/plain") && sent.ends_with("hello"), keeps, "{sent}");
     }
-    // The same server again is no other.
+    // The same server again is no other origin.
     let mut again =
         Server::start("HTTP/1.1 302 Found\r\nlocation: /again\r\ncontent-length: 0\r\n\r\n").await;
     run(&http(), payload(&again.url)).await;

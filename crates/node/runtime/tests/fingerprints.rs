@@ -1,4 +1,4 @@
-//! Fingerprints of requests stay what they are: stores keep them, and compare them with those of repeated requests.
+//! Fingerprints of requests never change: stores keep them, and compare them with those of repeated requests.
 
 #![allow(clippy::unwrap_used, reason = "in tests a panic is an answer")]
 
@@ -6,7 +6,7 @@ use tasklane_core::task::{Fingerprint, Occasion, Webhook};
 use tasklane_runtime::request::{TaskRequest, canonical};
 use tasklane_testkit::golden::check;
 
-/// What a request says besides its name and its type, by what the entry is called.
+/// The fields of a request besides its name and its type, by the name of the entry.
 const REQUESTS: [(&str, &str); 20] = [
     ("nothing else", ""),
     ("names that the fingerprint leaves out", r#""queue":"mail","requestId":"r1""#),

@@ -1,4 +1,4 @@
-//! Commands under a guard: how they start, what they see, and that nothing of them is left.
+//! Commands under a guard: how they start, their environment, and that nothing of them is left.
 
 #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 
@@ -16,7 +16,7 @@ use tasklane_runtime::guard::{
 };
 use tokio::io::AsyncReadExt;
 
-/// Ignores SIGTERM, in a session of its own, and says its number.
+/// Ignores SIGTERM, in a session of its own, and prints its number.
 const STUBBORN: &str = r#"setsid sh -c 'trap "" TERM; echo $$; while :; do sleep 1000; done' &"#;
 
 #[tokio::test]
@@ -32,7 +32,7 @@ async fn exit_code_signal_and_output_come_back() {
     let mut child = guard.spawn(script("kill -SEGV $$")).await.unwrap();
     assert_eq!(child.tree.ended().await.how, CommandEnd::Signal(libc::SIGSEGV));
 
-    // Killed by somebody else, with no lack of memory.
+    // Killed by its own script, with no lack of memory.
     let mut child = guard.spawn(script("kill -KILL $$")).await.unwrap();
     let ended = child.tree.ended().await;
     assert_eq!(ended.how, CommandEnd::Signal(libc::SIGKILL));
@@ -146,7 +146,8 @@ async fn kill_reaches_what_called_setsid() {
 #[tokio::test]
 async fn stop_asks_first_and_kills_what_does_not_listen() {
     let guard = guard().await;
-    // Listens, and says so; what it starts while it ends is ended too, long before the grace time is over.
+    // Obeys SIGTERM, and prints that; the process that it starts at its end is ended too, long before the
+    // grace time has passed.
     let polite = "trap 'echo bye; sleep 1000 & exit 3' TERM; echo up; while :; do sleep 0.1; done";
     let mut child = guard.spawn(script(polite)).await.unwrap();
     assert_eq!(line(&mut child).await, "up");
@@ -155,14 +156,14 @@ async fn stop_asks_first_and_kills_what_does_not_listen() {
     assert_eq!(ended.how, CommandEnd::Code(3));
     assert_eq!(all(&mut child.stdout).await, "bye\n");
 
-    // Its shell listens, but what it started does not.
+    // Its shell obeys, but the process that it started does not.
     let mut child = guard.spawn(script(&format!("{STUBBORN} wait"))).await.unwrap();
     let stubborn = pid_line(&mut child).await;
     child.tree.stop(Duration::from_millis(50));
     assert_eq!(child.tree.ended().await.how, CommandEnd::Signal(libc::SIGTERM));
     assert!(!runs(stubborn));
 
-    // Stopped by a signal, it cannot listen until it goes on.
+    // Stopped by a signal, it cannot react until it goes on.
     let mut child = guard.spawn(script("trap 'exit 4' TERM; kill -STOP $$; exit 5")).await.unwrap();
     while state(pid(child.tree.pid())) != Some('T') {
         tokio::task::yield_now().await;
@@ -196,7 +197,7 @@ async fn leftovers_are_ended_and_counted() {
     let stubborn = pid_line(&mut child).await;
     fs::File::from(output).write_all(b"now\n").unwrap();
     let ended = child.tree.ended().await;
-    assert_eq!(ended.how, CommandEnd::Code(0), "what is left behind does not change how it ended");
+    assert_eq!(ended.how, CommandEnd::Code(0), "processes left behind do not change how it ended");
     assert!((1..=2).contains(&ended.leftovers), "{ended:?}");
     assert!(!runs(stubborn));
 }
@@ -213,7 +214,7 @@ async fn a_chain_of_forks_cannot_run_away() {
     assert_eq!(line(&mut child).await, "up");
     let ended = tokio::time::timeout(PATIENCE, child.tree.ended()).await.expect("it ends");
     assert_eq!(ended.how, CommandEnd::Code(0));
-    // Nobody is left to hold the pipe.
+    // No process is left to hold the pipe.
     assert_eq!(all(&mut child.stdout).await, "");
 }
 
@@ -254,8 +255,8 @@ async fn a_killed_guard_leaves_nothing_and_is_replaced() {
     assert_eq!(child.tree.ended().await.how, CommandEnd::Code(9));
 }
 
-/// A new guard does not know what the one before it had started. Were it to say that the worker's session is over while some of
-/// that still runs, somebody else would run it too.
+/// A new guard does not know the processes of the guard before it. If it closed the worker's session while
+/// some of them still run, another worker would run the same task.
 #[tokio::test]
 async fn a_new_guard_says_nothing_before_all_of_the_last_is_gone() {
     let guard = guard().await;
@@ -351,7 +352,7 @@ async fn a_deadline_that_moves_is_followed() {
     let mut output = fs::File::from(output);
     output.write_all(b"alive\n").unwrap();
     assert_eq!(line(&mut child).await, "alive");
-    // Nearer: it ends although it was told of a later one.
+    // Nearer: it ends although a later one was set.
     guard.set_deadline(Some(boottime()));
     let how = child.tree.ended().await.how;
     assert!(matches!(how, CommandEnd::Signal(libc::SIGTERM | libc::SIGKILL)), "{how:?}");
@@ -359,8 +360,8 @@ async fn a_deadline_that_moves_is_followed() {
 
 #[tokio::test]
 async fn an_order_in_the_last_moment_does_not_hide_how_it_ended() {
-    // A shim that ended with an order unread was taken for one that had been killed: its socket gives an error before
-    // its last words. Stopping commands that end by themselves meets that moment now and then.
+    // A shim that ended with an order unread was taken for a killed shim: its socket gives an error before
+    // its last reports. Stopping commands that end by themselves meets that moment from time to time.
     let guard = guard().await;
     for _ in 0..200 {
         let mut child = guard.spawn(script("exit 3")).await.unwrap();

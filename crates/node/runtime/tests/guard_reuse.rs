@@ -1,4 +1,5 @@
-//! Shims run one attempt after the other: nothing of one reaches the next, and nobody needs one to be there.
+//! Shims run one attempt after the other: no state of one reaches the next, and no attempt depends on an idle
+//! shim.
 
 #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 
@@ -13,7 +14,7 @@ use rustix::pipe::pipe;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use tasklane_runtime::guard::{Child, CommandEnd, FailedStep, Guard, GuardError, SpawnRequest, Stdin};
 
-/// Waits for a line before it goes on with a script, so that it can be looked at.
+/// Waits for a line before it goes on with a script, so that the test can look at it.
 async fn gated(guard: &Guard, then: &str) -> (Child, fs::File) {
     let (input, gate) = pipe().unwrap();
     let waits = format!("echo up; read x; {then}");
@@ -22,7 +23,7 @@ async fn gated(guard: &Guard, then: &str) -> (Child, fs::File) {
     (child, gate.into())
 }
 
-/// Runs so many attempts at once, and answers the shims that they leave.
+/// Runs this many attempts together, and returns the shims that they leave.
 async fn warm_up(guard: &Guard, count: usize) -> Vec<Pid> {
     let children: Vec<_> = futures::future::join_all((0..count).map(|_| gated(guard, "exit 0"))).await;
     for (mut child, mut gate) in children {
@@ -75,7 +76,7 @@ async fn an_attempt_sees_nothing_of_the_one_before() {
     let mut child = guard.spawn(script("cat; readlink /proc/self/fd/0")).await.unwrap();
     assert_eq!(all(&mut child.stdout).await, "/dev/null\n");
     child.tree.ended().await;
-    // What cannot start leaves nothing either.
+    // A command that cannot start leaves nothing either.
     for request in [
         SpawnRequest { cwd: Some("/no/such/folder".into()), ..script("true") },
         SpawnRequest { argv: vec!["/no/such/program".into()], ..script("") },
@@ -154,13 +155,13 @@ async fn a_task_that_stops_its_shim_is_ended_in_time() {
         tokio::time::timeout(PATIENCE, child.tree.ended()).await.expect("it ends");
         assert!(!runs(main));
     }
-    // One that ends by itself is not held up either.
+    // A command that ends by itself is not held up either.
     let mut child = guard.spawn(script("kill -STOP $PPID; exit 7")).await.unwrap();
     let ended = tokio::time::timeout(PATIENCE, child.tree.ended()).await.expect("it ends");
     assert_eq!(ended.how, CommandEnd::Code(7));
 }
 
-/// Signals wake a process that a signal has stopped, but not one that a debugger holds.
+/// Signals wake a process that a signal has stopped, but not a process that a debugger holds.
 #[tokio::test]
 async fn a_shim_that_cannot_be_woken_is_killed_and_its_attempt_ended() {
     let guard = guard().await;
@@ -177,14 +178,14 @@ async fn a_shim_that_cannot_be_woken_is_killed_and_its_attempt_ended() {
     is_held.recv().unwrap();
     child.tree.stop(Duration::from_millis(50));
     let ended = tokio::time::timeout(PATIENCE, child.tree.ended()).await.expect("it ends");
-    assert_eq!(ended.how, CommandEnd::Unknown, "its shim could not say how");
+    assert_eq!(ended.how, CommandEnd::Unknown, "its shim could not report how");
     assert!(!runs(main));
     assert_eq!(debugger.join().unwrap(), Some(libc::SIGKILL));
     let mut child = guard.spawn(script("exit 7")).await.unwrap();
     assert_eq!(child.tree.ended().await.how, CommandEnd::Code(7));
 }
 
-/// Takes hold of a process as a debugger does, and waits until it has stopped. For as long as this thread lives.
+/// Holds a process as a debugger does, and waits until it has stopped. Lasts as long as this thread.
 #[expect(unsafe_code, reason = "no safe interface offers ptrace")]
 fn halt(pid: Pid) {
     let none = std::ptr::null_mut::<libc::c_void>();
@@ -228,7 +229,7 @@ async fn programs_are_found_as_shells_find_them() {
     let (closed, open) = (dir.path().join("closed"), dir.path().join("open"));
     for folder in [&closed, &open] {
         fs::create_dir(folder).unwrap();
-        // No line says which program it is for.
+        // Without a line that names its interpreter.
         fs::write(folder.join("tool"), "echo tool $1\n").unwrap();
         fs::set_permissions(folder.join("tool"), fs::Permissions::from_mode(0o644)).unwrap();
     }

@@ -1,4 +1,4 @@
-//! What remains of a worker's attempts when the worker is killed or stopped: nothing.
+//! A killed or stopped worker leaves nothing of its attempts.
 //!
 //! The worker is this test program itself, started again to play that part.
 
@@ -18,7 +18,8 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::process::{Pid, Signal, kill_process};
 use tasklane_runtime::guard::{Guard, GuardOptions, boottime};
 
-/// Starts a guard with a lock and a deadline, and attempts that are hard to end. Then does nothing for ever.
+/// Starts a guard with a lock and a deadline, and attempts that are hard to end. Then waits until it is
+/// killed.
 #[tokio::test]
 #[ignore = "a part that this program plays for the other tests"]
 async fn worker() {
@@ -39,7 +40,7 @@ async fn worker() {
         });
     }
     println!("pid {}", guard.pid().await);
-    // More at once than stay, so that some shims wait while others run an attempt.
+    // More together than stay, so that some shims wait while others run an attempt.
     let mut children = Vec::new();
     for _ in 0..5 {
         let mut child = guard.spawn(script("echo up; sleep 1000")).await.unwrap();
@@ -67,7 +68,7 @@ struct Worker {
     process: Child,
     guard: Pid,
     attempts: Vec<Pid>,
-    /// Of these attempts, and some that wait for others.
+    /// Shims of these attempts, and idle ones.
     shims: Vec<Pid>,
     dir: String,
 }
@@ -163,7 +164,7 @@ async fn a_stopped_worker_leaves_nothing_after_its_lease() {
     for &attempt in &worker.attempts {
         gone(attempt).await;
     }
-    assert!(runs(worker.guard), "it waits for what the worker has to say when it wakes up");
+    assert!(runs(worker.guard), "it waits for the messages of the worker after it wakes up");
 }
 
 #[tokio::test]
@@ -178,7 +179,7 @@ async fn worker_and_guard_both_stopped_leave_nothing_after_the_lease() {
     kill_process(worker.guard, Signal::CONT).unwrap();
 }
 
-/// It was told that its guard is ready, and nothing was left that could have woken the guard.
+/// The worker received that its guard is ready, and no process was left that could have woken the guard.
 #[test]
 fn a_guard_ends_if_its_worker_is_gone_before_it_is_ready() {
     let folder = tempfile::tempdir().unwrap();
@@ -194,7 +195,7 @@ fn a_guard_ends_if_its_worker_is_gone_before_it_is_ready() {
     std::fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     let options = GuardOptions { program: Some(program), ..GuardOptions::default() };
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    // It says hello, and is gone with all that it had open.
+    // It sends hello, and ends with all its open files.
     let worker = runtime();
     let number = worker.block_on(async {
         let until_started = async {

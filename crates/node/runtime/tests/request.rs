@@ -1,4 +1,4 @@
-//! What requests for tasks may say, and what they become.
+//! The fields of requests for tasks, and the tasks that they become.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -167,7 +167,7 @@ fn sizes_are_checked_before_a_task_is_made() {
     task(&with(&format!(r#""payload":"{}""#, long(256 << 10)))).unwrap();
 }
 
-/// It was taken in, and then the command line could not read what the server said of it.
+/// The server accepted it, and then the command line could not parse the server's answer.
 #[test]
 fn a_payload_is_nested_a_hundred_levels_at_most() {
     let nested = |depth| with(&format!(r#""payload":{}{}"#, "[".repeat(depth), "]".repeat(depth)));
@@ -446,13 +446,13 @@ fn a_queue_that_is_spread_keeps_each_key_in_one_lane() {
     assert_eq!(one, id(r#""metadata":{"tenant":"t1"},"requestId":"r""#));
     let unique = r#""metadata":{"tenant":""},"unique":{"key":"nightly"}"#;
     let other = format!(r#"{unique},"requestId":"r7""#);
-    assert_eq!(lane(unique), lane(&other), "those with the same unique key are together");
+    assert_eq!(lane(unique), lane(&other), "tasks with the same unique key share a lane");
     let by_request = |n: u32| lane(&format!(r#""metadata":{{"tenant":""}},"requestId":"r{n}""#));
     assert!((0..50).map(by_request).collect::<BTreeSet<_>>().len() > 8);
     assert_eq!(by_request(1), by_request(1));
 }
 
-/// Those who copy a sample must not be told that something is missing.
+/// Copied samples must be complete.
 #[test]
 fn the_samples_of_the_docs_are_whole() {
     let docs = include_str!("../../../../docs/executors.md");

@@ -1,4 +1,5 @@
-//! A guard as a program of its own, for those who cannot call [`guard::run_if_asked`] at the start of `main`.
+//! A guard as a program of its own, for programs that cannot call [`guard::run_if_asked`] at the start of
+//! `main`.
 
 use std::process::ExitCode;
 
@@ -6,6 +7,6 @@ use tasklane_runtime::guard;
 
 fn main() -> ExitCode {
     guard::run_if_asked();
-    // Not asked: somebody started it by hand, and there is nothing that it could guard.
+    // No worker started this process, so there is nothing to guard.
     ExitCode::FAILURE
 }

@@ -1,4 +1,4 @@
-//! Running a command as an attempt: what `SHELL` and `PYTHON_SCRIPT` share.
+//! Running a command as an attempt: the code that `SHELL` and `PYTHON_SCRIPT` share.
 
 use std::fs::DirBuilder;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
@@ -29,8 +29,9 @@ pub(super) struct Recipe {
     pub(super) stdin: Stdin,
 }
 
-/// The folder of one attempt. If anything is in it at the end it is removed, and nobody waits for that. Else it is kept
-/// and gets the name of another attempt: renaming takes a small part of the time of making and removing.
+/// The folder of one attempt. If it holds anything at the end, a thread removes it and the attempt does not
+/// wait. Else it is kept and gets the name of another attempt: renaming takes a small part of the time of
+/// making and removing.
 #[derive(Debug)]
 pub(super) struct AttemptDir {
     path: PathBuf,
@@ -47,7 +48,7 @@ impl AttemptDir {
         let path = guard.dir().join(format!("{}-{}", attempt.task, attempt.number));
         let make = |recursive| DirBuilder::new().recursive(recursive).mode(MODE).create(&path);
         let renamed = guard.take_spare_dir().is_some_and(|spare| std::fs::rename(spare, &path).is_ok());
-        // Somebody may have written to it under its earlier name.
+        // A process may have written to it under its earlier name.
         let is_made = if renamed { is_pristine(&path) } else { make(false).is_ok() };
         if !is_made {
             // An earlier try to prepare this attempt may have left something, or the guard's folder is gone.
@@ -146,7 +147,7 @@ impl Execution for CommandExecution {
     }
 }
 
-/// Passes on what a command prints and how far it is, and ends it when it is to end.
+/// Forwards output and progress of a command, and ends it on a stop.
 async fn follow(
     child: Child,
     options: &CommandOptions,
@@ -176,7 +177,7 @@ async fn follow(
             }
         }
     };
-    // All writers are gone, so what is in the pipes now is all there will be.
+    // All writers have ended, so the pipes hold all that is left.
     stdout.pass_on_rest(attempt);
     stderr.pass_on_rest(attempt);
     (ended, stdout.tail())
@@ -196,7 +197,7 @@ fn not_started(error: &GuardError) -> Finish {
         GuardError::Lost => TaskError::GUARD_LOST,
     };
     let message = error.to_string();
-    // Another worker may have what is missing here.
+    // Another worker may have the missing program or folder.
     let result = TaskResult { code: -1, message: message.clone(), data: String::new() };
     failed(TaskError::new(code, message), RetryAdvice::Policy, result)
 }

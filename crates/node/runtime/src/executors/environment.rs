@@ -1,4 +1,4 @@
-//! The environment of commands: little of the worker's own, and what Tasklane says to them.
+//! The environment of commands: a little of the worker's own, and the variables of Tasklane.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -18,7 +18,7 @@ pub(super) fn environment(
     of_task: &[(String, String)],
     files: &Path,
 ) -> Vec<(String, String)> {
-    // A variable that is not text cannot be one of those that are passed on.
+    // A variable that is not text never matches the list.
     let own = std::env::vars_os().filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?)));
     let mut env = BTreeMap::from([("PATH".to_owned(), DEFAULT_PATH.to_owned())]);
     env.extend(own.filter(|(name, _)| is_inherited(options, name)));
@@ -31,7 +31,8 @@ pub(super) fn environment(
         [
             ("TASKLANE_TASK_ID", dispatch.attempt.task.to_string()),
             ("TASKLANE_TASK_NAME", name.replace('\0', "")),
-            // Rises with every attempt, so whoever keeps the highest one seen can refuse an attempt that is over.
+            // Rises with every attempt, so that a receiver that keeps the highest value seen can refuse an
+            // older attempt.
             ("TASKLANE_FENCE", attempt.clone()),
             ("TASKLANE_ATTEMPT", attempt),
             ("TASKLANE_RESULT_FILE", file(RESULT_FILE)),
@@ -53,7 +54,7 @@ pub(super) const RESULT_FILE: &str = "result";
 pub(super) const PROGRESS_FILE: &str = "progress";
 
 fn is_inherited(options: &CommandOptions, name: &str) -> bool {
-    // Whatever the list says: these are settings and secrets of the worker.
+    // The list cannot allow these: they are settings and secrets of the worker.
     !name.starts_with("TASKLANE_")
         && options.env_inherit.iter().any(|pattern| match pattern.strip_suffix('*') {
             Some(start) => name.starts_with(start),

@@ -28,9 +28,9 @@ const RESULT_BYTES_MAX: usize = 256 << 10;
 
 /// Runs an async function for each attempt, inside the worker's own process.
 ///
-/// It shares the worker's threads, so it must not block them. When the attempt is to end, the function has the grace
-/// time to end by itself (see [`TaskContext::stopped`]); then it is dropped where it waits. A panic is a failure of the
-/// attempt and of nothing else.
+/// The function shares the worker's threads, so it must not block them. On a stop, the function has the grace
+/// time to end by itself (see [`TaskContext::stopped`]); then it is dropped where it waits. A panic fails
+/// this attempt and nothing else.
 #[derive(Clone)]
 pub struct Function {
     run: Arc<Run>,
@@ -82,14 +82,14 @@ impl FunctionError {
         self
     }
 
-    /// To be tried again, but not before this time has passed.
+    /// Asks for a retry, but not before this time has passed.
     #[must_use]
     pub fn retry_after(mut self, wait: Duration) -> Self {
         self.retry = RetryAdvice::After(wait);
         self
     }
 
-    /// It would fail again.
+    /// Asks for no retry: the function would fail again.
     #[must_use]
     pub fn never_retry(mut self) -> Self {
         self.retry = RetryAdvice::Never;
@@ -109,7 +109,7 @@ impl<E: std::error::Error> From<E> for FunctionError {
     }
 }
 
-/// What a function is given. Cheap to clone.
+/// The task and attempt that a function runs for. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct TaskContext {
     task: TaskId,
@@ -129,12 +129,13 @@ impl TaskContext {
         self.number
     }
 
-    /// Rises with every attempt of the task. Whoever keeps the highest one seen can refuse an attempt that is over.
+    /// Rises with every attempt of the task. A receiver that keeps the highest value seen can refuse an older
+    /// attempt.
     pub fn fence(&self) -> u64 {
         u64::from(self.number.0)
     }
 
-    /// What people call the task.
+    /// The display name of the task.
     pub fn name(&self) -> &str {
         &self.body.name
     }
@@ -149,7 +150,7 @@ impl TaskContext {
         &self.body.payload
     }
 
-    /// The payload as a value of a type of yours. One that does not fit is a failure that is not tried again.
+    /// The payload as a value of a type of yours. A payload that does not fit is a failure without retry.
     pub fn payload_as<T: DeserializeOwned>(&self) -> Result<T, FunctionError> {
         let read = match &self.body.payload {
             Payload::Json(json) => serde_json::from_str(json),
@@ -160,7 +161,7 @@ impl TaskContext {
         })
     }
 
-    /// Says how far the attempt is: 0 to 100, and a few words.
+    /// Reports the progress of the attempt: 0 to 100, and a few words.
     pub fn progress(&self, percent: u8, message: impl Into<String>) {
         let progress = Progress { percent: Some(percent.min(100)), message: shortened(message.into()) };
         self.attempt.progress(progress);
@@ -173,7 +174,8 @@ impl TaskContext {
         self.attempt.output(LogStream::Stdout, line.as_bytes());
     }
 
-    /// Waits until the attempt is to end: cancelled, or out of time. Then there is the grace time to finish in.
+    /// Waits for the stop of the attempt: cancelled, or out of time. The function then has the grace time to
+    /// finish.
     pub async fn stopped(&self) -> Stop {
         self.attempt.stopped().await
     }
@@ -205,14 +207,14 @@ impl Execution for Call {
     async fn run(self: Box<Self>, attempt: Arc<dyn Attempt>) -> Finish {
         let Self { function, task, number, body } = *self;
         let context = TaskContext { task, number, body, attempt: Arc::clone(&attempt) };
-        // The call itself may panic too, before there is a future.
+        // The call itself may panic too, before it returns a future.
         let call = AssertUnwindSafe(async { (function.run)(context).await }).catch_unwind();
         let out_of_time = async { tokio::time::sleep(attempt.stopped().await.grace).await };
         let answer = tokio::select! {
             biased;
             answer = call => answer,
             () = out_of_time => {
-                let error = TaskError::new("stopped", "the function did not end when it was asked to");
+                let error = TaskError::new("stopped", "the function did not end within the grace time");
                 return failed(error, RetryAdvice::Policy, with_message(-1, "dropped after the grace time"));
             }
         };

@@ -1,4 +1,4 @@
-//! `HTTP`: one request, judged by its status.
+//! `HTTP`: one request; its status decides the result.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -30,8 +30,8 @@ pub struct Http {
     client: LazyClient,
 }
 
-/// A client that is made when it is first needed: reading the machine's certificates takes memory that idle workers need
-/// not have.
+/// A client that is made at its first use: reading the machine's certificates takes memory that idle workers
+/// can spare.
 #[derive(Clone, Debug)]
 pub(crate) struct LazyClient {
     connect_timeout: Duration,
@@ -63,7 +63,7 @@ impl LazyClient {
         if let Some(client) = self.made.get() {
             return Ok(client.clone());
         }
-        // Fails if there is one already, which then serves as well.
+        // Fails if a provider is installed already, which then serves as well.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let builder = || {
             Client::builder()
@@ -155,7 +155,7 @@ impl Executor for Http {
 
     async fn prepare(&self, dispatch: &Dispatch) -> Result<Box<dyn Execution>, ExecutorError> {
         let mut payload = read(payload::given(dispatch)?)?;
-        // As commands see them in their environment, so that a server can tell attempts apart.
+        // The same values as in the environment of commands, so that a server can distinguish attempts.
         let attempt = dispatch.attempt;
         for (name, value) in
             OWN_HEADERS.into_iter().zip([attempt.task.to_string(), attempt.number.to_string()])
@@ -238,7 +238,8 @@ impl Request {
         }
     }
 
-    /// The answer as JSON: itself if it is JSON that anybody can read, else a string. True if it was too long.
+    /// The answer as JSON: itself if it is JSON that every reader can parse, else a string. True if it was
+    /// too long.
     async fn captured(&self, response: &mut Response) -> reqwest::Result<(String, bool)> {
         if !self.payload.capture_body {
             return Ok((String::new(), false));
@@ -282,21 +283,22 @@ fn advice(status: StatusCode, retry_after: Option<Duration>) -> RetryAdvice {
     }
 }
 
-/// How long the server asks to wait: in seconds, or as a date.
+/// The wait that the server asks for: in seconds, or as a date.
 pub(crate) fn retry_after(headers: &HeaderMap, max: Duration) -> Option<Duration> {
     let value = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
     let wait = if let Ok(seconds) = value.parse() {
         Duration::from_secs(seconds)
     } else {
         let at = jiff::fmt::rfc2822::DateTimeParser::new().parse_timestamp(value).ok()?;
-        // A date of the past asks for nothing.
+        // A date in the past asks for no wait.
         Timestamp::from_micros(at.as_microsecond()).since(clock::wall())
     };
     Some(wait.min(max))
 }
 
 pub(crate) fn unanswered(e: &reqwest::Error) -> Finish {
-    // Without a connection the server has got nothing. (That no port is left is said in the words of processes.)
+    // Without a connection the server has received nothing. (A lack of ports has the same error text as a
+    // lack of processes.)
     if let Some(lack @ (Lack::Descriptors | Lack::Memory)) = Lack::behind(e).filter(|_| e.is_connect()) {
         return not_started(lack, e);
     }
@@ -306,7 +308,7 @@ pub(crate) fn unanswered(e: &reqwest::Error) -> Finish {
         message = format!("{message}: {cause}");
         source = cause.source();
     }
-    // It names the address, and others than the task's owner read errors.
+    // The error names the address, and readers other than the task's owner see errors.
     let message = masked(&message).into_owned();
     let (code, retry) = if e.is_connect() {
         ("http_connect", RetryAdvice::Policy)

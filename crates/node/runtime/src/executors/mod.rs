@@ -4,7 +4,7 @@
 //! SHELL, PYTHON_SCRIPT ──► command ──► guard        (processes of their own)
 //! HTTP, NOOP, functions                             (inside the worker)
 //! ```
-//! `docs/executors.md` is the page for those who write tasks.
+//! `docs/executors.md` is the page for authors of tasks.
 
 mod command;
 mod environment;

@@ -1,4 +1,4 @@
-//! `NOOP`: succeeds at once, for measuring everything else.
+//! `NOOP`: succeeds immediately, to measure everything else.
 
 use std::sync::Arc;
 

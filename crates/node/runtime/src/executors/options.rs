@@ -1,4 +1,4 @@
-//! What can be chosen about executors.
+//! Options of executors.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -6,35 +6,35 @@ use std::time::Duration;
 
 use crate::guard::Guard;
 
-/// What the built-in executors need.
+/// Options of the built-in executors.
 #[derive(Clone, Debug)]
 pub struct ExecutorOptions {
-    /// Starts the commands; without it there are no task types that need it.
+    /// Starts the commands; without a guard, the task types that need it are absent.
     pub guard: Option<Guard>,
-    /// About `SHELL` and `PYTHON_SCRIPT`.
+    /// Options of `SHELL` and `PYTHON_SCRIPT`.
     pub command: CommandOptions,
-    /// About `HTTP`.
+    /// Options of `HTTP`.
     pub http: HttpOptions,
 }
 
 impl ExecutorOptions {
-    /// The usual choices.
+    /// The default options.
     pub fn new(guard: Option<Guard>) -> Self {
         Self { guard, command: CommandOptions::default(), http: HttpOptions::default() }
     }
 }
 
-/// How commands are run and judged.
+/// Options to run and judge commands.
 #[derive(Clone, Debug)]
 pub struct CommandOptions {
-    /// What runs the scripts of `SHELL`.
+    /// The program that runs the scripts of `SHELL`.
     pub shell: String,
-    /// What runs `PYTHON_SCRIPT`.
+    /// The program that runs `PYTHON_SCRIPT`.
     pub python: String,
     /// Where commands start unless the task says otherwise; by default where the worker was started.
     pub cwd: Option<PathBuf>,
-    /// Names of the worker's own variables that commands get too. A name that ends in `*` stands for all that begin
-    /// like it.
+    /// Names of the worker's own variables that commands get too. A name that ends in `*` stands for all
+    /// names with this prefix.
     pub env_inherit: Vec<String>,
     /// Variables that every command gets.
     pub env: BTreeMap<String, String>,
@@ -42,11 +42,11 @@ pub struct CommandOptions {
     pub result_bytes_max: usize,
     /// How much of the end of standard output is the result of a command that wrote none, in bytes.
     pub stdout_tail_bytes: usize,
-    /// Exit codes that mean "try again, but not before this time has passed".
+    /// Exit codes that mean "retry, but not before this time has passed".
     pub retry_later_exit_codes: BTreeMap<i32, Duration>,
     /// Exit codes that mean "it would fail again".
     pub never_retry_exit_codes: BTreeSet<i32>,
-    /// How often the progress file is looked at.
+    /// How often the worker reads the progress file.
     pub progress_every: Duration,
 }
 
@@ -74,7 +74,8 @@ impl Default for CommandOptions {
             env: BTreeMap::new(),
             result_bytes_max: 256 << 10,
             stdout_tail_bytes: 4 << 10,
-            // EX_TEMPFAIL of sysexits.h. It cannot say how long, so a minute, or longer by the retry policy.
+            // EX_TEMPFAIL of sysexits.h. It carries no time, so the wait is a minute, or longer by the retry
+            // policy.
             retry_later_exit_codes: BTreeMap::from([(75, Duration::from_mins(1))]),
             never_retry_exit_codes: BTreeSet::new(),
             progress_every: Duration::from_millis(500),
@@ -82,12 +83,12 @@ impl Default for CommandOptions {
     }
 }
 
-/// How requests are made and judged.
+/// Options to make and judge requests.
 #[derive(Clone, Debug)]
 pub struct HttpOptions {
     /// How long making a connection may take.
     pub connect_timeout: Duration,
-    /// Redirects that are followed.
+    /// Number of redirects that a request follows.
     pub redirects_max: usize,
     /// The largest part of an answer that is kept as the result, in bytes.
     pub body_bytes_max: usize,

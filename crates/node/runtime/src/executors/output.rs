@@ -1,4 +1,4 @@
-//! Reading what a command prints, as fast as it comes and without keeping it.
+//! Reading the output of a command, as fast as it arrives and without storing it.
 
 use std::cell::RefCell;
 use std::io;
@@ -10,11 +10,12 @@ use tokio::net::unix::pipe;
 const READ_BYTES: usize = 64 << 10;
 /// Reads in a row from one pipe before others get their turn.
 const READS_MAX: usize = 16;
-/// The largest pipe that anybody can make without being root.
+/// The largest pipe that a process can make without being root.
 const PIPE_BYTES_MAX: usize = 1 << 20;
 
 thread_local! {
-    /// Nothing waits between reading and passing on, so a thread needs one buffer for all the attempts it serves.
+    /// Nothing waits between reading and forwarding, so a thread needs one buffer for all the attempts that
+    /// it serves.
     static BUFFER: RefCell<Box<[u8]>> = RefCell::new(vec![0; READ_BYTES].into_boxed_slice());
 }
 
@@ -33,7 +34,7 @@ impl CommandStream {
         Self { pipe, stream, tail: Tail::new(tail_bytes), open: true }
     }
 
-    /// Waits for more, passes on what there is. Never answers once the stream is closed.
+    /// Waits for more output and forwards it. Never returns once the stream is closed.
     pub(super) async fn pass_on(&mut self, attempt: &dyn Attempt) {
         if !self.open || self.pipe.readable().await.is_err() {
             self.open = false;
@@ -46,13 +47,14 @@ impl CommandStream {
         }
     }
 
-    /// Passes on what is still in the pipe of a command that has ended.
+    /// Forwards the output that is still in the pipe of a command that has ended.
     pub(super) fn pass_on_rest(&mut self, attempt: &dyn Attempt) {
         let mut total = 0;
-        // Somebody outside the tree may have been given the pipe and go on for ever; that is not the command's.
+        // A process outside the tree may hold the pipe and write without end; that output is not the
+        // command's.
         while self.open && total < PIPE_BYTES_MAX {
-            // The runtime may not have heard yet that the pipe is readable, and would say that it is not: the end of a
-            // short command is known by another way. So the pipe itself is asked.
+            // The runtime may not have noticed yet that the pipe is readable, since the end of a short
+            // command is known by another way. So this reads the pipe itself.
             match self.read_by(attempt, |pipe, buffer| Ok(rustix::io::read(pipe, buffer)?)) {
                 0 => return,
                 n => total += n,
@@ -60,7 +62,7 @@ impl CommandStream {
         }
     }
 
-    /// One read; 0 when there is nothing now, or nothing any more.
+    /// One read; 0 when the pipe is empty or closed.
     fn read(&mut self, attempt: &dyn Attempt) -> usize {
         self.read_by(attempt, pipe::Receiver::try_read)
     }
@@ -87,7 +89,7 @@ impl CommandStream {
         })
     }
 
-    /// The end of what was printed.
+    /// The end of the output.
     pub(super) fn tail(&self) -> String {
         self.tail.text()
     }
@@ -98,7 +100,7 @@ impl CommandStream {
 struct Tail {
     bytes: Vec<u8>,
     max: usize,
-    /// Something before them is gone.
+    /// Earlier bytes were dropped.
     cut: bool,
 }
 
@@ -117,7 +119,7 @@ impl Tail {
         self.bytes.extend_from_slice(fresh);
     }
 
-    /// As text; what is none is replaced, and a character that was cut in two is left out.
+    /// As text. Bytes that are no text are replaced, and a character that was cut in two is left out.
     fn text(&self) -> String {
         let continues = |byte: &&u8| **byte & 0xc0 == 0x80;
         let skip = if self.cut { self.bytes.iter().take(3).take_while(continues).count() } else { 0 };
@@ -150,7 +152,7 @@ mod tests {
         assert_eq!(tail.text(), "öü");
         tail.push(b"x");
         assert_eq!(tail.text(), "üx");
-        // What was never text is shown as such.
+        // Bytes that were never text are shown as replacement characters.
         let mut tail = Tail::new(4);
         tail.push(&[0x80, b'a']);
         assert_eq!(tail.text(), "\u{fffd}a");

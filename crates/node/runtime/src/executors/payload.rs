@@ -12,7 +12,7 @@ use crate::request::FieldError;
 
 use super::{http, python, shell};
 
-/// What is wrong with a payload.
+/// A fault of a payload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Fault {
     /// Path within the payload; empty for the payload as a whole.
@@ -33,7 +33,7 @@ impl From<Fault> for FieldError {
     }
 }
 
-/// Refuses a payload that the built-in executor of a type cannot take. Other types take what they like.
+/// Refuses a payload that the built-in executor of a type cannot take. Other types define their own payloads.
 pub(crate) fn check_builtin(task_type: &Name, payload: &Payload) -> Result<(), FieldError> {
     match task_type.as_str() {
         "SHELL" => shell::read(payload).map(drop)?,
@@ -46,7 +46,7 @@ pub(crate) fn check_builtin(task_type: &Name, payload: &Payload) -> Result<(), F
 
 /// The part of the spec that a worker needs.
 pub(super) fn body(dispatch: &Dispatch) -> Result<&Arc<TaskBody>, ExecutorError> {
-    // The driver reads what was too large to send before it hands the attempt on.
+    // The driver loads a body that was too large to send before it passes the attempt on.
     dispatch
         .body
         .as_ref()
@@ -94,7 +94,7 @@ pub(super) struct Fields {
 }
 
 impl Fields {
-    /// Whatever is there. `null` is nothing.
+    /// Takes a field of any type. `null` counts as absent.
     pub(super) fn any(&mut self, name: &str) -> Option<Value> {
         self.fields.remove(name).filter(|value| !value.is_null())
     }
@@ -105,7 +105,7 @@ impl Fields {
             .transpose()
     }
 
-    /// Text without a NUL, which no program can be given.
+    /// Text without a NUL, because no argument or variable can contain one.
     pub(super) fn text(&mut self, name: &str) -> Result<Option<String>, Fault> {
         match self.any(name) {
             None => Ok(None),
@@ -156,7 +156,7 @@ impl Fields {
         Ok(env)
     }
 
-    /// All has been taken; what is left is a mistake.
+    /// Refuses the fields that are left: each is a mistake.
     pub(super) fn end(self, known: &str) -> Result<(), Fault> {
         match self.fields.keys().next() {
             Some(name) => Err(bad_field(name, &format!("is not known; there are {known}"))),

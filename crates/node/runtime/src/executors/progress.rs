@@ -1,7 +1,7 @@
 //! Following the progress file of a command.
 //!
-//! By looking now and then: a watch for each attempt would use up the few that a user may have, and what a person wants
-//! to see need not come faster.
+//! The worker polls the file: a watch for each attempt would use up the few watches that a user may have, and
+//! people need no faster updates.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom};
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use tasklane_core::task::Progress;
 
-/// How much of the end of the file is looked at.
+/// How much of the end of the file is read.
 const TAIL_BYTES: u64 = 4 << 10;
 
 /// A progress file, and what it was like when it was last read.
@@ -26,7 +26,8 @@ impl ProgressFile {
         Self { path, seen: None }
     }
 
-    /// What it says, if it was written since: saying the same again is a sign of life too.
+    /// The progress in the file, if the file was written since the last read: the same progress again is a
+    /// sign of life too.
     pub(super) fn look(&mut self) -> Option<Progress> {
         let mut file = open_plain(&self.path)?;
         let about = file.metadata().ok()?;
@@ -37,14 +38,15 @@ impl ProgressFile {
         file.seek(SeekFrom::Start(about.len().saturating_sub(TAIL_BYTES))).ok()?;
         let mut tail = Vec::new();
         file.take(TAIL_BYTES).read_to_end(&mut tail).ok()?;
-        // What cannot be understood may be half written: look again.
+        // A line that does not parse may be half written: read it again later.
         let progress = parse(&String::from_utf8_lossy(&tail))?;
         self.seen = Some(seen);
         Some(progress)
     }
 }
 
-/// A file that a command may have written, if it is one: no pipe that would make us wait, no way to somewhere else.
+/// Opens a file that a command may have written, if it is a plain file: no pipe that would make the worker
+/// wait, no symlink.
 pub(super) fn open_plain(path: &Path) -> Option<File> {
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path).ok()?;
@@ -76,7 +78,7 @@ fn whole(percent: f64) -> Option<u8> {
     percent.is_finite().then(|| percent.clamp(0.0, 100.0) as u8)
 }
 
-/// Within what is kept of a message.
+/// Shortened to the stored length of a message.
 pub(super) fn shortened(mut message: String) -> String {
     message.truncate(message.floor_char_boundary(Progress::MESSAGE_BYTES_MAX));
     message

@@ -1,4 +1,4 @@
-//! `PYTHON_SCRIPT`: a script in the payload, or one that lies on the worker's machine.
+//! `PYTHON_SCRIPT`: a script in the payload, or a file on the worker's machine.
 
 use std::sync::Arc;
 

@@ -1,8 +1,8 @@
-//! Where an `HTTP` task is sent on to, and with what.
+//! Redirects of an `HTTP` task: the next address, and the headers for it.
 //!
-//! A redirect to another origin (scheme, host or port) gets none of the headers that the task brings: they may be
-//! credentials, under whatever name, and were meant for the first server. A redirect is followed here and not by the client
-//! library, which knows only the usual names.
+//! A redirect to another origin (scheme, host or port) gets none of the headers that the task brings: they
+//! may be credentials, under any name, and were meant for the first server. This file follows redirects
+//! instead of the client library, which knows only the usual names.
 
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, LOCATION};
 use reqwest::{Method, Response, StatusCode, Url};
@@ -11,7 +11,7 @@ use reqwest::{Method, Response, StatusCode, Url};
 pub(super) const OWN_HEADERS: [HeaderName; 2] =
     [HeaderName::from_static("tasklane-task-id"), HeaderName::from_static("tasklane-attempt")];
 
-/// One request of a task: the first, or one that a server has sent it on to.
+/// One request of a task: the first, or the request after a redirect.
 #[derive(Clone, Debug)]
 pub(super) struct Hop {
     pub(super) method: Method,
@@ -21,7 +21,7 @@ pub(super) struct Hop {
 }
 
 impl Hop {
-    /// Makes this the request that the answer asks for instead. False if it asks for none.
+    /// Makes this the request that the answer redirects to. False if the answer is no redirect.
     pub(super) fn follow(&mut self, response: &Response) -> Result<bool, String> {
         let status = response.status();
         let Some(location) = response.headers().get(LOCATION).filter(|_| is_redirect(status)) else {
@@ -40,7 +40,7 @@ impl Hop {
                 self.headers.remove(name);
             }
         } else if url.username().is_empty() && url.password().is_none() {
-            // The user of the address is a header, too: it stays with its server.
+            // The user of the address is a credential, too: it stays with its server.
             let _ = url.set_username(self.url.username());
             let _ = url.set_password(self.url.password());
         }

@@ -15,12 +15,12 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// With none.
+    /// An empty registry.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// With those that Tasklane brings along; those that start processes only with a guard.
+    /// The built-in executors; the types that start processes need a guard.
     pub fn builtin(options: ExecutorOptions) -> Self {
         let ExecutorOptions { guard, command, http } = options;
         let command = Arc::new(command);
@@ -37,7 +37,7 @@ impl Registry {
         registry
     }
 
-    /// Runs tasks of this type with this executor from now on. Answers the one that did before.
+    /// Runs tasks of this type with this executor from now on. Returns the executor that it replaces.
     pub fn register(&mut self, task_type: Name, executor: Arc<dyn Executor>) -> Option<Arc<dyn Executor>> {
         self.executors.insert(task_type, executor)
     }

@@ -1,4 +1,4 @@
-//! What an attempt has to show for itself, and how its end is judged.
+//! The result of an attempt, and the verdict on its end.
 
 use std::io::{ErrorKind, Read};
 use std::path::Path;
@@ -12,30 +12,30 @@ use super::progress::open_plain;
 use crate::guard::{CommandEnd, ProcessTreeEnd};
 use crate::request::{JSON_DEPTH_MAX, check_readable, too_deep};
 
-/// An attempt that went well.
+/// The end of an attempt that succeeded.
 pub(crate) fn succeeded(result: TaskResult) -> Finish {
-    // How long it ran is measured by the worker.
+    // The worker measures how long it ran.
     Finish { ran: Duration::ZERO, ending: Ending::Success, result }
 }
 
-/// An attempt that did not.
+/// The end of an attempt that failed.
 pub(crate) fn failed(error: TaskError, retry: RetryAdvice, result: TaskResult) -> Finish {
     Finish { ran: Duration::ZERO, ending: Ending::Failed { error, retry }, result }
 }
 
-/// JSON text that may be too long.
+/// The error of JSON text that is too long.
 pub(super) fn too_large(len: usize, max: usize) -> TaskError {
     TaskError::new("result_too_large", format!("the result has {len} bytes, at most {max}"))
 }
 
-/// JSON text that many readers would not read.
+/// The error of JSON text that is nested deeper than many parsers allow.
 pub(super) fn nested_too_deep() -> TaskError {
     let message = format!("the result is nested deeper than {JSON_DEPTH_MAX} levels");
     TaskError::new("result_invalid", message)
 }
 
-/// What a command wrote to its result file: `None` if it wrote none. Something else in its place is not followed, and
-/// not passed over either.
+/// The content of a command's result file: `None` if there is no file. A symlink or folder in its place is
+/// not followed and is an error.
 pub(super) fn read_result(path: &Path, max: usize) -> Result<Option<String>, TaskError> {
     let Some(file) = open_plain(path) else {
         let why = match std::fs::symlink_metadata(path) {
@@ -67,7 +67,7 @@ pub(super) fn read_result(path: &Path, max: usize) -> Result<Option<String>, Tas
     Ok(Some(text.to_owned()))
 }
 
-/// What the end of a command means.
+/// The result and the advice that follow from the end of a command.
 pub(super) fn judge(
     options: &CommandOptions,
     ended: ProcessTreeEnd,
@@ -85,7 +85,7 @@ pub(super) fn judge(
     let result = TaskResult { code, message: message.clone(), data };
     let error = |code| TaskError::new(code, message.clone());
     match ended.how {
-        // It would write the same again.
+        // A retry would write the same again.
         CommandEnd::Code(0) => match unusable {
             Some(error) => failed(error, RetryAdvice::Never, result),
             None => succeeded(TaskResult { message: String::new(), ..result }),
@@ -112,7 +112,7 @@ fn describe(ended: ProcessTreeEnd) -> (i32, String) {
     let memory = if ended.oom_killed == Some(true) { "memory ran out: " } else { "" };
     match ended.how {
         CommandEnd::Code(code) => (code, format!("{memory}exit code {code}")),
-        // As shells count them.
+        // Shells use this number.
         CommandEnd::Signal(signal) => (128 + signal, format!("{memory}ended by {}", signal_name(signal))),
         CommandEnd::Unknown => (-1, "the process that watched it was killed".to_owned()),
     }

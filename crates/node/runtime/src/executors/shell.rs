@@ -58,7 +58,7 @@ pub(super) fn read(payload: &Payload) -> Result<ShellPayload, Fault> {
     };
     let given = (fields.texts("argv")?, fields.text("script")?);
     let (env, cwd, stdin) = (fields.env()?, fields.text("cwd")?, fields.text("stdin")?);
-    // A misspelt field is told before a missing one, which may be the same.
+    // A misspelt field is reported before a missing field, which may be the same.
     fields.end("argv, script, env, cwd, stdin")?;
     let work = match given {
         (None, Some(script)) if !script.trim().is_empty() => Work::Script(script),

@@ -16,9 +16,9 @@ use super::wire::{ChildId, ControlRequest};
 pub struct ProcessTreeEnd {
     /// How the command itself ended.
     pub how: CommandEnd,
-    /// Processes that still ran when the command had ended. They were ended too.
+    /// Processes that still ran when the command had ended. The shim ended them too.
     pub leftovers: u32,
-    /// Whether the command was killed because memory ran out; `None` if nobody can tell.
+    /// Whether the command was killed because memory ran out; `None` if no counter is readable.
     pub oom_killed: Option<bool>,
 }
 
@@ -29,7 +29,7 @@ pub enum CommandEnd {
     Code(i32),
     /// By this signal.
     Signal(i32),
-    /// Somebody killed the process that watched it. Nothing of the attempt is left, but more is not known.
+    /// The shim of the attempt was killed. Nothing of the attempt is left, but its exit status is lost.
     Unknown,
 }
 
@@ -39,9 +39,9 @@ const DESCRIPTOR_AGAIN: Duration = Duration::from_millis(50);
 /// A command that was started.
 #[derive(Debug)]
 pub struct Child {
-    /// What it prints.
+    /// The output of the command.
     pub stdout: pipe::Receiver,
-    /// What it prints as errors.
+    /// The errors that the command prints.
     pub stderr: pipe::Receiver,
     /// The command and all that it starts.
     pub tree: Tree,
@@ -53,7 +53,7 @@ pub struct Tree {
     pid: i32,
     control: Control,
     report: Option<oneshot::Receiver<ProcessTreeEnd>>,
-    /// Closed when its shim is gone.
+    /// Closed when its shim has ended.
     alive: Option<OwnedFd>,
     ended: Option<ProcessTreeEnd>,
 }
@@ -73,7 +73,7 @@ impl Tree {
         self.pid
     }
 
-    /// Waits until nothing of it is left. What was printed may still wait in the pipes. May be dropped and called
+    /// Waits until nothing of the tree is left. Output may still wait in the pipes. May be dropped and called
     /// again.
     pub async fn ended(&mut self) -> ProcessTreeEnd {
         if let Some(ended) = self.ended {
@@ -86,7 +86,8 @@ impl Tree {
                     ended = told;
                     self.alive = None;
                 }
-                // The guard is gone. The shim is now killing everything, and then its end of the pipe is closed.
+                // The guard has ended. The shim is now killing everything, and then its end of the pipe is
+                // closed.
                 Err(_) => self.report = None,
             }
         }
@@ -94,11 +95,11 @@ impl Tree {
             let alive = loop {
                 match alive.try_clone().and_then(pipe::Receiver::from_owned_fd) {
                     Ok(alive) => break alive,
-                    // No descriptor is left. What may still run must not be called ended.
+                    // No descriptor is left. A tree that may still run must not be called ended.
                     Err(_) => tokio::time::sleep(DESCRIPTOR_AGAIN).await,
                 }
             };
-            // Nothing is ever written, so it becomes readable at its end only.
+            // The pipe carries no data, so it becomes readable at its end only.
             let _ = alive.readable().await;
         }
         self.control.armed = false;
@@ -111,7 +112,8 @@ impl Tree {
         self.control.order(ControlRequest::Terminate { grace: None });
     }
 
-    /// SIGTERM to all of it, and SIGKILL after this time to what is left, whatever becomes of the worker meanwhile.
+    /// SIGTERM to all of it, and SIGKILL after this time to the processes that are left, even if the worker
+    /// dies meanwhile.
     pub fn stop(&self, grace: Duration) {
         self.control.order(ControlRequest::Terminate { grace: Some(grace) });
     }

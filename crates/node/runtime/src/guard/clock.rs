@@ -1,4 +1,4 @@
-//! The clock that leases are counted by: it goes on while the machine sleeps, and nobody can set it.
+//! The clock that counts trust windows: it goes on while the machine sleeps, and no process can set it.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -31,13 +31,14 @@ impl Alarm {
         Ok(Self { timer: timerfd_create(TimerfdClockId::Boottime, flags)?, armed: None })
     }
 
-    /// Goes off at this time, or earlier if it was to go off earlier anyway: whoever is woken looks at the clock.
+    /// Arms the alarm for this time, unless it is armed for an earlier time: the receiver always reads the
+    /// clock.
     pub(super) fn set(&mut self, at: Option<Duration>) -> io::Result<()> {
         let Some(at) = at.filter(|&at| self.armed.is_none_or(|armed| at < armed)) else { return Ok(()) };
         let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
         let value = Timespec {
             tv_sec: i64::try_from(at.as_secs()).unwrap_or(i64::MAX),
-            // All zero would switch it off, and a time of zero has passed anyway.
+            // All zero would switch the alarm off, and a time of zero has passed anyway.
             tv_nsec: i64::from(at.subsec_nanos().max(1)),
         };
         let spec = Itimerspec { it_interval: zero, it_value: value };
@@ -46,7 +47,7 @@ impl Alarm {
         Ok(())
     }
 
-    /// To be called when it has gone off.
+    /// Call it after the alarm has gone off.
     pub(super) fn rearm(&mut self) {
         let mut times = [0; 8];
         if rustix::io::read(&self.timer, &mut times).is_ok() {

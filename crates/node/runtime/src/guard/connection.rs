@@ -22,13 +22,13 @@ use super::wire::{ChildId, ControlRequest, FailedStep, Frame, FromGuard, HeldFil
 #[derive(Debug)]
 pub(super) struct GuardConnection {
     pid: Pid,
-    /// Few words for each attempt and one for each renewal of the lease: bounded by what the worker holds.
+    /// Few messages for each attempt and one for each renewal: bounded by the attempts of the worker.
     outgoing: mpsc::UnboundedSender<Outgoing>,
     waiting: Arc<Mutex<PendingAttempts>>,
     ready: watch::Receiver<GuardState>,
-    /// Closed when guard and shims are gone; none where a lock tells that.
+    /// Closed when guard and shims have ended; `None` where a lock shows that.
     remains: Option<pipe::Receiver>,
-    /// Nothing is left of a guard before this one.
+    /// True when no process of an earlier guard is left.
     sole: watch::Sender<bool>,
 }
 
@@ -48,7 +48,7 @@ enum Outgoing {
     HangUp,
 }
 
-/// Who waits for word of an attempt.
+/// The callers that wait for a message about an attempt.
 #[derive(Debug, Default)]
 struct PendingAttempts {
     next_id: ChildId,
@@ -65,7 +65,7 @@ struct PendingAttempt {
 /// The process number, or what went wrong.
 pub(super) type StartAnswer = Result<i32, (FailedStep, io::Error)>;
 
-/// What [`GuardConnection::register`] gives: a number, and where its answers will come.
+/// The number from [`GuardConnection::register`], and the channel of its answers.
 #[derive(Debug)]
 pub(super) struct Registered {
     pub(super) id: ChildId,
@@ -94,7 +94,7 @@ impl GuardConnection {
         self.pid
     }
 
-    /// Waits for the first word of the guard. False if it ended instead.
+    /// Waits for the first message of the guard. False if it ended instead.
     pub(super) async fn ready(&self) -> bool {
         let mut ready = self.ready.clone();
         ready
@@ -103,7 +103,7 @@ impl GuardConnection {
             .is_ok_and(|state| *state == GuardState::Ready)
     }
 
-    /// The guard hears nothing any more.
+    /// Whether the guard receives nothing any more.
     pub(super) fn is_closed(&self) -> bool {
         *self.ready.borrow() >= GuardState::Closed
     }
@@ -113,37 +113,37 @@ impl GuardConnection {
         let _ = self.ready.clone().wait_for(|state| *state >= GuardState::Closed).await;
     }
 
-    /// Whether nothing is left of a guard before this one.
+    /// Whether no process of an earlier guard is left.
     pub(super) fn is_sole(&self) -> bool {
         *self.sole.borrow()
     }
 
-    /// Nothing is left of a guard before this one.
+    /// Notes that no process of an earlier guard is left.
     pub(super) fn is_sole_now(&self) {
         self.sole.send_replace(true);
     }
 
-    /// Waits until nothing is left of a guard before this one.
+    /// Waits until no process of an earlier guard is left.
     pub(super) async fn sole(&self) {
         let _ = self.sole.subscribe().wait_for(|sole| *sole).await;
     }
 
-    /// Waits until the guard is gone and everything that it had started.
+    /// Waits until the guard and everything that it had started have ended.
     pub(super) async fn nothing_left(&self) {
         let _ = self.ready.clone().wait_for(|state| *state >= GuardState::Gone).await;
         if let Some(remains) = &self.remains {
-            // Nothing is ever written to it.
+            // The pipe carries no data.
             let _ = remains.readable().await;
         }
     }
 
-    /// Hangs up, and waits until the guard has ended everything and itself.
+    /// Closes the connection, and waits until the guard has ended everything and itself.
     pub(super) async fn close(&self) {
         let _ = self.outgoing.send(Outgoing::HangUp);
         let _ = self.ready.clone().wait_for(|state| *state >= GuardState::Gone).await;
     }
 
-    /// A number for a new attempt. `None` if the guard is gone.
+    /// A number for a new attempt. `None` if the guard has ended.
     pub(super) fn register(&self) -> Option<Registered> {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         if waiting.closed {
@@ -175,7 +175,7 @@ impl GuardConnection {
     }
 
     pub(super) fn send(&self, message: &ToGuard, fds: Vec<HeldFile>) {
-        // Nobody takes it any more when the guard is gone, and then everything has ended anyway.
+        // After the end of the guard the frame is lost, and then everything has ended anyway.
         let _ = self.outgoing.send(Outgoing::Frame(Frame::new(message, fds)));
     }
 }
@@ -189,7 +189,7 @@ async fn write(socket: Arc<AsyncFd<OwnedFd>>, mut queue: mpsc::UnboundedReceiver
             break;
         }
     }
-    // Asked to, or nobody is left who could say anything. The guard ends; the reader sees that.
+    // The owner asked for it, or all senders are gone. The guard ends, and the reader notices its end.
     let _ = shutdown(socket.get_ref(), Shutdown::Write);
 }
 
@@ -212,7 +212,7 @@ async fn read(
     {
         let mut waiting = waiting.lock().unwrap_or_else(PoisonError::into_inner);
         waiting.closed = true;
-        // Whoever waits learns by this that there will be no answer.
+        // The closed channels show the waiting callers that there will be no answer.
         waiting.attempts.clear();
     }
     state.send_replace(GuardState::Closed);
@@ -242,7 +242,7 @@ fn on_word(waiting: &mut PendingAttempts, word: FromGuard) {
     }
 }
 
-/// Waits for the end of the guard process, which takes as long as its last tree takes to die.
+/// Waits for the end of the guard process, which lasts until its last tree has ended.
 async fn reap(mut guard: process::Child) {
     let handle = pidfd_open(Pid::from_child(&guard), PidfdFlags::empty());
     if let Ok(handle) = handle
@@ -250,7 +250,7 @@ async fn reap(mut guard: process::Child) {
     {
         let _ = handle.readable().await;
     }
-    // At once after the above; a kernel without such handles needs to be asked again and again.
+    // The handle above makes this immediate; a kernel without such handles needs polling.
     while let Ok(None) = guard.try_wait() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }

@@ -22,19 +22,19 @@ use super::connection::{GuardConnection, Registered};
 use super::process::{ASKED_BY, was_called};
 use super::wire::{FailedStep, HeldFile, Settings, Spawn, ToGuard, fits};
 
-/// How long a new guard may take to say its first word.
+/// How long a new guard may take to send its first message.
 const START_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Empty folders that are kept for other attempts.
 const SPARE_DIRS_MAX: usize = 64;
 
-/// What a guard needs to know.
+/// Options of a guard.
 #[derive(Debug)]
 pub struct GuardOptions {
     /// Locked files, at most four. Guard and shims hold them and commands do not, so that the locks are free when
     /// nothing of any attempt is left.
     pub locks: Vec<HeldFile>,
-    /// The program to start as the guard: this one by default, which needs
+    /// The program to start as the guard: by default the current one, which needs
     /// [`run_if_asked`](super::run_if_asked) at the start of `main`.
     pub program: Option<PathBuf>,
     /// Where a folder for the attempts' files is made, which the guard removes at its end. The system's folder for
@@ -61,7 +61,7 @@ impl Default for GuardOptions {
     }
 }
 
-/// What can go wrong with a guard.
+/// Errors of a guard.
 #[derive(Debug, thiserror::Error)]
 pub enum GuardError {
     /// This program cannot be started again as a guard.
@@ -77,21 +77,21 @@ pub enum GuardError {
     Spawn {
         /// At which step.
         step: FailedStep,
-        /// The program or folder that it was about.
+        /// The program or folder of that step.
         what: String,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
     /// The guard ended while the command was being started; it did not run, or runs no more.
     #[error("the guard process was killed")]
     Lost,
-    /// More than any command can be given.
+    /// Arguments and environment exceed the size that a command can get.
     #[error("arguments and environment are too large")]
     TooLarge,
 }
 
 impl GuardError {
-    /// What the machine lacks, if that is why the command did not start.
+    /// The resource that the machine lacks, if this is why the command did not start.
     pub(crate) fn lack(&self) -> Option<Lack> {
         match self {
             Self::Start(source) | Self::Spawn { source, .. } => Lack::of(source),
@@ -116,13 +116,13 @@ pub struct SpawnRequest {
     pub argv: Vec<String>,
     /// The whole environment; nothing is inherited.
     pub env: Vec<(String, String)>,
-    /// Where it starts; by default where the worker was started.
+    /// The folder where it starts; by default that of the worker.
     pub cwd: Option<PathBuf>,
-    /// What it reads.
+    /// Its standard input.
     pub stdin: Stdin,
 }
 
-/// What a command reads.
+/// The standard input of a command.
 #[derive(Debug)]
 pub enum Stdin {
     /// Nothing.
@@ -133,7 +133,7 @@ pub enum Stdin {
     File(OwnedFd),
 }
 
-/// The guard process of this worker. Cheap to clone; everything ends when the last clone is gone.
+/// The guard process of this worker. Cheap to clone; dropping the last clone ends everything.
 #[derive(Clone, Debug)]
 pub struct Guard {
     shared: Arc<Shared>,
@@ -144,7 +144,7 @@ struct Shared {
     options: GuardOptions,
     dir: PathBuf,
     connection: tokio::sync::Mutex<Arc<GuardConnection>>,
-    /// Known here too, for a guard that has to be started again.
+    /// Kept here too, for a guard that has to be started again.
     deadline: Mutex<Deadline>,
     session_cleanup: Mutex<Vec<u8>>,
     /// Empty folders within `dir`.
@@ -172,12 +172,12 @@ impl Guard {
         })
     }
 
-    /// A folder for the files of attempts, for this user alone. It goes when the guard does.
+    /// A folder for the files of attempts, for this user alone. The guard removes it at its end.
     pub fn dir(&self) -> &Path {
         &self.shared.dir
     }
 
-    /// An empty folder within [`dir`](Self::dir) that nobody uses.
+    /// An unused empty folder within [`dir`](Self::dir).
     pub(crate) fn take_spare_dir(&self) -> Option<PathBuf> {
         self.shared.spare_dirs.lock().unwrap_or_else(PoisonError::into_inner).pop()
     }
@@ -197,7 +197,7 @@ impl Guard {
         self.shared.connection.lock().await.pid().as_raw_pid()
     }
 
-    /// Starts a command. Should the guard have been killed, a new one is started first.
+    /// Starts a command. If the guard has been killed, a new guard is started first.
     pub async fn spawn(&self, request: SpawnRequest) -> Result<Child, GuardError> {
         let connection = self.connection().await?;
         let SpawnRequest { argv, env, cwd, stdin } = request;
@@ -221,7 +221,7 @@ impl Guard {
         let (stdout, stderr) = (reader(stdout)?, reader(stderr)?);
 
         let Registered { id, started, ended } = connection.register().ok_or(GuardError::Lost)?;
-        // Should this future be dropped from here on, the command is killed.
+        // If this future is dropped from here on, the command is killed.
         let mut control = Control { connection: Arc::clone(&connection), id, armed: true };
         let spawn = Spawn { id, argv, env, cwd, has_stdin: stdin.is_some() };
         let mut fds = vec![their_stdout, their_stderr, their_alive];
@@ -238,7 +238,7 @@ impl Guard {
                 Err(GuardError::Spawn { step, what, source })
             }
             Err(_) => {
-                // It may have started nevertheless; then its shim is about to end it.
+                // The command may have started nevertheless; then its shim is about to end it.
                 if let Ok(alive) = pipe::Receiver::from_owned_fd(alive) {
                     let _ = alive.readable().await;
                 }
@@ -247,18 +247,18 @@ impl Guard {
         }
     }
 
-    /// By when, on the [boot-time clock](super::boottime), everything must have ended: the end of the worker's lease.
-    /// SIGKILL comes `kill_margin` before it, SIGTERM `lease_grace` earlier, whatever becomes of the worker. Moved
-    /// forward whenever the lease is renewed; no deadline at first.
+    /// Sets the time, on the [boot-time clock](super::boottime), at which everything must have ended: the end
+    /// of the worker's trust window. SIGKILL comes `kill_margin` before it and SIGTERM `lease_grace` earlier,
+    /// even if the worker has died. Each renewal moves it forward; at first there is no deadline.
     pub fn set_deadline(&self, boottime: Option<Duration>) {
         let mut deadline = self.shared.deadline.lock().unwrap_or_else(PoisonError::into_inner);
         deadline.boottime = boottime;
         deadline.connection.deadline(boottime);
     }
 
-    /// What is left to say should this process be killed. When it is dead and everything that it had started is gone,
-    /// the program is started once more and [given this](super::session_cleanup_if_asked). Nothing is started where it
-    /// is empty.
+    /// Sets the session cleanup for the case that this process is killed. When the process is dead and
+    /// everything that it had started has ended, the program is started once more and [reads
+    /// this](super::session_cleanup_if_asked). An empty value starts nothing.
     pub async fn set_session_cleanup(&self, session_cleanup: Vec<u8>) {
         let connection = self.shared.connection.lock().await;
         let mut known = self.shared.session_cleanup.lock().unwrap_or_else(PoisonError::into_inner);
@@ -268,25 +268,26 @@ impl Guard {
         }
     }
 
-    /// Waits until the guard process is gone, whether it was killed or closed.
+    /// Waits until the guard process has ended, whether it was killed or closed.
     pub async fn lost(&self) {
         let connection = Arc::clone(&*self.shared.connection.lock().await);
         connection.closed().await;
     }
 
-    /// Starts another guard process if this one is gone, and waits until it knows what is left to say.
+    /// Starts another guard process if this one has ended, and waits until the new one has the session
+    /// cleanup.
     pub async fn revive(&self) -> Result<(), GuardError> {
         self.connection().await?.sole().await;
         Ok(())
     }
 
-    /// Kills everything and waits until it and the guard are gone.
+    /// Kills everything and waits until it and the guard have ended.
     pub async fn close(&self) {
         let connection = Arc::clone(&*self.shared.connection.lock().await);
         connection.close().await;
     }
 
-    /// The connection; anew if the guard has been killed.
+    /// The connection; a new one if the guard has been killed.
     async fn connection(&self) -> Result<Arc<GuardConnection>, GuardError> {
         let mut connection = self.shared.connection.lock().await;
         if connection.is_closed() {
@@ -305,8 +306,8 @@ impl Guard {
     }
 }
 
-/// Tells a guard what is left to say when nothing is left of the one before it, nor of any before that: what those had
-/// started is not known to this one, and may still run.
+/// Sends a new guard the session cleanup when nothing is left of the guard before it, nor of any before that:
+/// the new guard does not know the processes of the earlier ones, which may still run.
 async fn inherit(shared: Weak<Shared>, before: Arc<GuardConnection>, connection: Weak<GuardConnection>) {
     before.sole().await;
     before.nothing_left().await;
@@ -334,7 +335,7 @@ async fn start_process(options: &GuardOptions, dir: &Path) -> Result<Arc<GuardCo
     .map_err(|e| GuardError::Start(e.into()))?;
     let guard = Command::new(program)
         .arg0("tasklane-guard")
-        // What the worker knows is no business of processes that run beside commands of the same user.
+        // The worker's variables must not leak to a process that runs beside commands of the same user.
         .env_clear()
         .env(ASKED_BY, "1")
         .envs(std::env::vars_os().filter(|(name, _)| name == "LD_LIBRARY_PATH"))
@@ -342,7 +343,7 @@ async fn start_process(options: &GuardOptions, dir: &Path) -> Result<Arc<GuardCo
         .stdout(Stdio::null())
         .spawn()
         .map_err(GuardError::Start)?;
-    // Whoever would hold a lock holds the end of a pipe where there is none: closed when the last of them is gone.
+    // Without locks, each holder of a lock holds the end of a pipe instead: it closes with the last holder.
     let (held, remains): (Vec<HeldFile>, _) = if options.locks.is_empty() {
         let (remains, held) = pipe_with(PipeFlags::CLOEXEC).map_err(|e| GuardError::Start(e.into()))?;
         let remains = pipe::Receiver::from_owned_fd(remains).map_err(GuardError::Start)?;
@@ -367,7 +368,7 @@ async fn start_process(options: &GuardOptions, dir: &Path) -> Result<Arc<GuardCo
     }
 }
 
-/// A file without a name that holds these bytes, at its start.
+/// A file without a name, which holds these bytes and is at its start.
 pub(super) fn in_memory(bytes: &[u8]) -> io::Result<OwnedFd> {
     let mut file = std::fs::File::from(memfd_create(c"tasklane-stdin", MemfdFlags::CLOEXEC)?);
     file.write_all(bytes)?;

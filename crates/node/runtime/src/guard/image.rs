@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use super::sys::Image;
 use super::wire::Spawn;
 
-/// Where programs are looked for if the command has no `PATH`.
+/// The search path for a command without a `PATH`.
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
 
 /// Refused if anything contains NUL, or if there is no program.
@@ -16,7 +16,7 @@ pub(super) fn image(spawn: Spawn) -> Result<Image, Errno> {
     let Spawn { argv, env, cwd, .. } = spawn;
     let text = |text: Vec<u8>| CString::new(text).map_err(|_| Errno::INVAL);
     let program = argv.first().ok_or(Errno::INVAL)?;
-    // Of two with the same name the later one counts.
+    // Of two variables with the same name the later one counts.
     let env: BTreeMap<String, String> = env.into_iter().collect();
     let path = env.get("PATH").map_or(DEFAULT_PATH, String::as_str);
     let paths = candidates(program, path);
@@ -39,7 +39,7 @@ fn candidates(program: &str, path: &str) -> Vec<String> {
         return vec![program.to_owned()];
     }
     let within = |folder: &str| match folder {
-        // The folder where it starts.
+        // An empty entry stands for the working folder.
         "" => program.to_owned(),
         folder => format!("{folder}/{program}"),
     };

@@ -1,30 +1,34 @@
 //! The guard: a small process beside the worker that starts and owns everything that attempts run.
 //!
-//! The problem: a worker can be killed or stopped at any moment, and what it had started must not run on, because the
-//! task is soon given to somebody else. A process that was killed cannot clean up, so somebody else must. Killing a
-//! process group is not enough either: a child that called `setsid`, or whose parent is gone, is in no group of ours.
+//! The problem: a worker can be killed or stopped at any moment, and its commands must not run on, because
+//! the owner soon starts the task elsewhere. A killed process cannot clean up, so another process must.
+//! Killing a process group is not enough either: a child that called `setsid`, or whose parent has ended, is
+//! in no group of the worker.
 //!
 //! ```text
 //! worker ──socket──► guard ──socket──► shim of attempt 1 ──► command ──► …whatever it starts
 //!                      └─────socket──► shim of attempt 2 ──► …
 //! ```
-//! - The **guard** is this same program, started anew while it is small. It has one thread and does nothing but carry
-//!   messages. When the worker is gone (its socket is closed, or its process is dead) it ends everything, then itself.
-//! - A **shim** is a fork of the guard that runs one attempt at a time. It is the subreaper of all that the attempt
-//!   starts: what loses its parent becomes the shim's child, so the tree is known whatever its processes do. The
-//!   attempt has ended when the shim has no children left; then it waits a while for the next one. When the guard is
-//!   gone, each shim ends its own tree and itself.
-//! - Shims are watched too: what a killed one leaves behind comes to the guard, which ends it. One that is stopped is
-//!   woken, and one that does not end its attempt when it must is killed.
-//! - The **deadline** is the end of the worker's lease, in memory that the guard shares with all shims. A shim ends its
-//!   tree in time by itself, so it needs nobody who may be stopped.
-//! - The **lock** is a locked file that guard and shims hold and commands do not: it is free when the last of them is
-//!   gone, and then no attempt runs any more. A shim that waits does not outlive the guard, even if it is stopped.
+//! - The **guard** is this same program, started again while it is small. It has one thread and only carries
+//!   messages. When the worker has ended (its socket is closed, or its process is dead), the guard ends
+//!   everything, then itself.
+//! - A **shim** is a fork of the guard that runs one attempt at a time. It is the subreaper of all processes
+//!   of the attempt: a process that loses its parent becomes the shim's child, so the shim always knows the
+//!   tree. The attempt has ended when the shim has no children left; then the shim waits a while for the next
+//!   one. When the guard has ended, each shim ends its own tree and itself.
+//! - The guard watches its shims: the processes of a killed shim become the guard's children, and the guard
+//!   ends them. It wakes a stopped shim, and kills a shim that does not end its attempt in time.
+//! - The **deadline** is the end of the worker's trust window, in memory that the guard shares with all
+//!   shims. A shim ends its tree in time by itself, so it depends on no process that may be stopped.
+//! - The **lock** is a locked file that guard and shims hold and commands do not: it is free when the last
+//!   holder has ended, and then no attempt runs any more. A shim that waits does not outlive the guard, even
+//!   if it is stopped.
 //!
-//! - The **session cleanup** runs for a worker that was killed, when it is dead and nothing of it is left: the program
-//!   is started once more and closes the worker's session, so that others need not wait until it has run out.
+//! - The **session cleanup** runs for a killed worker, when the worker is dead and none of its processes is
+//!   left: the program is started once more and closes the worker's session, so that servers need not wait
+//!   for its TTL.
 //!
-//! What this cannot do is said in `docs/executors.md`.
+//! `docs/executors.md` lists the limits of the guard.
 
 mod child;
 mod clock;

@@ -1,8 +1,8 @@
 //! Whether the kernel killed something because memory ran out.
 //!
-//! Nobody is told which process it was; there are only counters. So: if the command was killed by a signal that we did
-//! not send, and the counter nearest to us rose while it ran, memory it was. The nearest counter is that of our own
-//! control group, else that of the machine.
+//! The kernel does not report the killed process; there are only counters. So the rule is: the command was
+//! killed by a signal that the shim did not send, and the nearest counter rose while it ran. The nearest
+//! counter is that of the shim's own control group, else that of the machine.
 
 use std::fs::{self, File};
 use std::io;
@@ -17,14 +17,14 @@ pub(super) struct OomCounter {
 }
 
 impl OomCounter {
-    /// How many processes were killed so far; `None` if nobody counts.
+    /// Number of processes killed so far; `None` if there is no counter.
     pub(super) fn kills(&mut self) -> Option<u64> {
         if let Some(file) = &self.file
             && let Some(kills) = field(file, &mut self.text)
         {
             return Some(kills);
         }
-        // At first, and when the group is gone.
+        // On the first call, and when the group has been removed.
         let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
         let machine = PathBuf::from("/proc/vmstat");
         files(&groups).into_iter().chain([machine]).find_map(|path| {

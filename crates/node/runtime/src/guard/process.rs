@@ -29,21 +29,21 @@ use super::wire::{
     decode, encode, send_packet,
 };
 
-/// Says that a program is started as a guard. Its socket is then its standard input.
+/// Set for a program that is started as a guard. Its socket is then its standard input.
 pub(super) const ASKED_BY: &str = "TASKLANE_BECOME_GUARD";
 
-/// Says that a program is started to say what another one has left to say. It is its standard input.
+/// Set for a program that is started for a session cleanup. The cleanup data is its standard input.
 const SESSION_CLEANUP: &str = "TASKLANE_SESSION_CLEANUP";
 
-/// How long it may take until a worker whose socket is closed is known to be dead.
+/// How long a worker whose socket is closed may take to die.
 const DEAD_WITHIN: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
 
 /// Whether this program could be started again as a guard.
 static CALLED: AtomicBool = AtomicBool::new(false);
 
-/// Becomes the guard, and never returns, if this process was started to be one. Else returns at once.
+/// Becomes the guard, and never returns, if this process was started to be one. Else returns immediately.
 ///
-/// To be called first thing in `main`, before any thread is started, by every program that starts a
+/// Call it first in `main`, before any thread is started, in every program that starts a
 /// [`Guard`](super::Guard): the guard is the same program, started again.
 pub fn run_if_asked() {
     CALLED.store(true, Ordering::Relaxed);
@@ -53,7 +53,7 @@ pub fn run_if_asked() {
     let code = match run() {
         Ok(()) => 0,
         Err(e) => {
-            // Nobody is left to tell but whoever reads the worker's standard error.
+            // The worker's standard error is the only place left for this error.
             let _ = writeln!(io::stderr(), "tasklane guard: {e}");
             1
         }
@@ -70,25 +70,25 @@ const SOCKET: u64 = 0;
 const CHILDREN: u64 = 1;
 const WORKER: u64 = 2;
 const ALARM: u64 = 3;
-/// Shims are known to epoll by their own number and this.
+/// epoll knows shims by their own number plus this.
 const FIRST_SHIM: u64 = 16;
-/// How soon to look again at processes that will not go, at first and at last.
+/// The shortest and the longest wait before the guard looks again at processes that do not end.
 const LOOK_AGAIN_MIN: Duration = Duration::from_millis(20);
 const LOOK_AGAIN_MAX: Duration = Duration::from_secs(1);
-/// How long a shim waits for its next attempt. So there are never more than there were attempts at once within this
-/// time.
+/// How long a shim waits for its next attempt. So the shims never outnumber the attempts that ran together
+/// within this time.
 const IDLE_MAX: Duration = Duration::from_secs(10);
-/// How long a shim may take to have ended everything, once it must. One that takes longer is stopped or hindered by
-/// what it runs; the guard then does its work.
+/// How long a shim may take to end everything, once it must. A slower shim is stopped, or its commands hinder
+/// it; the guard then does its work.
 const OVERDUE_AFTER: Duration = Duration::from_secs(5);
 
 fn run() -> io::Result<()> {
-    // From here on only SIGKILL and SIGSTOP concern the guard: not the terminal, nor a service manager that signals
-    // everything it finds. It ends when the worker does.
+    // From here on only SIGKILL and SIGSTOP concern the guard: not the terminal, nor a service manager that
+    // signals every process it finds. The guard ends when the worker does.
     sys::block_all_signals()?;
     sys::default_all_signals();
     setsid()?;
-    // Should a shim be killed, what was below it comes to the guard.
+    // If a shim is killed, its descendants become children of the guard.
     set_child_subreaper(Some(getpid()))?;
     rustix::thread::set_name(c"tasklane-guard")?;
     let socket = fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?;
@@ -103,7 +103,7 @@ fn run() -> io::Result<()> {
             break hello;
         }
         match inbox.fill(&socket) {
-            // The worker was gone before it said a word.
+            // The worker ended before its first message.
             Ok(0) => return Ok(()),
             Ok(_) => {}
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
@@ -113,7 +113,7 @@ fn run() -> io::Result<()> {
         }
     };
     let ToGuard::Hello { settings, locks } = hello else {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "the worker did not say hello"));
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "the worker sent no hello"));
     };
     let held: Vec<OwnedFd> = inbox.take_fds().into();
     if held.len() != locks {
@@ -124,7 +124,8 @@ fn run() -> io::Result<()> {
     guard.run()?;
     remove(&dir);
     let session_cleanup = guard.session_cleanup();
-    // Not earlier: with it goes the lock, and whoever waits for that shall find nothing of this worker.
+    // Not earlier: the lock is released with the guard, and a process that waits for the lock must find
+    // nothing of this worker.
     drop(guard);
     match session_cleanup {
         Some(session_cleanup) => Err(run_session_cleanup(&session_cleanup)),
@@ -132,7 +133,7 @@ fn run() -> io::Result<()> {
     }
 }
 
-/// Becomes the program once more, which says what is left to say. Returns only if that cannot be.
+/// Becomes the program once more, for the session cleanup. Returns only on an error.
 fn run_session_cleanup(session_cleanup: &[u8]) -> io::Error {
     let stdin = match super::handle::in_memory(session_cleanup) {
         Ok(stdin) => stdin,
@@ -146,9 +147,9 @@ fn run_session_cleanup(session_cleanup: &[u8]) -> io::Error {
         .exec()
 }
 
-/// What a program that was killed has left to say, if this process was started to say it.
+/// The session cleanup of a killed program, if this process was started to do it.
 ///
-/// To be called first thing in `main`, after [`run_if_asked`].
+/// Call it first in `main`, after [`run_if_asked`].
 pub fn session_cleanup_if_asked() -> Option<Vec<u8>> {
     std::env::var_os(SESSION_CLEANUP)?;
     let mut session_cleanup = Vec::new();
@@ -156,7 +157,7 @@ pub fn session_cleanup_if_asked() -> Option<Vec<u8>> {
     Some(session_cleanup)
 }
 
-/// What the worker would have removed itself.
+/// Removes the folder that the worker would have removed itself.
 fn remove(dir: &Path) {
     match super::remove_tree(dir) {
         Err(e) if e.kind() != io::ErrorKind::NotFound => {
@@ -169,14 +170,14 @@ fn remove(dir: &Path) {
 #[derive(Debug)]
 struct GuardProcess {
     epoll: OwnedFd,
-    /// To the worker; `None` once it is gone and everything is to end.
+    /// To the worker; `None` once it has ended and everything must end.
     socket: Option<OwnedFd>,
     /// Readable when the worker's process is dead.
     worker: Option<OwnedFd>,
-    /// What is to be said when it is.
+    /// The session cleanup to run then.
     session_cleanup: Vec<u8>,
     inbox: Inbox,
-    /// What the worker has not taken yet: at most two words for each attempt.
+    /// Frames that the worker has not received yet: at most two for each attempt.
     outbox: VecDeque<Frame>,
     children: OwnedFd,
     alarm: Alarm,
@@ -184,21 +185,22 @@ struct GuardProcess {
     settings: Settings,
     deadline: SharedDeadline,
     files_max: Rlimit,
-    /// Those that run an attempt or wait for one.
+    /// Shims that run an attempt or wait for one.
     shims: HashMap<ShimId, Shim>,
     next_shim: ShimId,
     /// Which shim runs an attempt that has not ended.
     attempts: BTreeMap<ChildId, ShimId>,
-    /// Shims without an attempt, and since when. The one that was used last is used next, so that others grow old.
+    /// Shims without an attempt, and since when. The guard uses the last one first, so that the others grow
+    /// old.
     idle: VecDeque<(ShimId, Duration)>,
-    /// When attempts must have ended that were told to.
+    /// When stopped attempts must have ended.
     overdue_at: BTreeMap<ChildId, Duration>,
     /// When all attempts must have ended.
     all_overdue_at: Option<Duration>,
-    /// Shims that have not been reaped, whether they are known above or not.
+    /// Shims that have not been reaped, including shims that are no longer in `shims`.
     shim_pids: HashSet<Pid>,
-    /// Attempts whose shim was killed. They have ended when that has been reaped, because only then all its children
-    /// are ours, and nothing is left that the guard inherited.
+    /// Attempts whose shim was killed. They have ended when the shim has been reaped, because only then all
+    /// its children are the guard's, and no process that the guard inherited is left.
     bereft: Vec<(ChildId, Pid)>,
     look_again: Duration,
     /// The worker's socket was full.
@@ -212,7 +214,8 @@ type ShimId = u64;
 struct Shim {
     socket: OwnedFd,
     pid: Pid,
-    /// What it runs. An attempt is given to it only when it has said that the one before has ended.
+    /// The attempt that it runs. The guard gives it a new attempt only when it has reported the end of the
+    /// one before.
     attempt: Option<ChildId>,
 }
 
@@ -226,7 +229,7 @@ impl GuardProcess {
         add(&socket, SOCKET)?;
         add(&children, CHILDREN)?;
         add(&alarm, ALARM)?;
-        // The end of the socket says the same, unless somebody else holds the worker's side of it.
+        // The end of the socket shows the same, unless another process holds the worker's side of it.
         let mut worker = None;
         if let Some(pid) = Pid::from_raw(settings.worker) {
             match pidfd_open(pid, PidfdFlags::empty()) {
@@ -241,7 +244,8 @@ impl GuardProcess {
                 return Err(io::Error::other("the worker is gone"));
             }
         }
-        // One descriptor for each attempt, and four more while one is started. Commands get back the limit as it was.
+        // One descriptor for each attempt, and four more while one is started. Commands get back the limit as
+        // it was.
         let own = getrlimit(Resource::Nofile);
         let files_max = Rlimit { current: settings.open_files.or(own.current), ..own };
         let _ = setrlimit(Resource::Nofile, Rlimit { current: own.maximum, ..own });
@@ -273,11 +277,11 @@ impl GuardProcess {
         Ok(guard)
     }
 
-    /// Until the worker is gone, and everything that it had started.
+    /// Runs until the worker and everything that it had started have ended.
     fn run(&mut self) -> io::Result<()> {
         let mut events = Vec::with_capacity(64);
         loop {
-            // While there is somebody to wait for; else a signal says when to look.
+            // While the guard waits for processes to end; else a signal wakes it.
             if self.socket.is_none() || !self.bereft.is_empty() {
                 let empty = self.reap()?;
                 self.look_after_the_bereft();
@@ -288,7 +292,7 @@ impl GuardProcess {
             let had_worker = self.socket.is_some();
             self.flush();
             if had_worker && self.socket.is_none() {
-                // It was found gone while it was told something: where nothing is left to end, nobody would wake us.
+                // A write found the worker gone. If no process is left to end, nothing would wake the guard.
                 continue;
             }
             self.alarm.set(self.wake_at())?;
@@ -314,8 +318,8 @@ impl GuardProcess {
         }
     }
 
-    /// What is to be said now that everything has ended: only if the worker is dead for sure, and not if it has merely
-    /// let go of its guard.
+    /// The session cleanup to run now that everything has ended: only if the worker is certainly dead, and
+    /// not if it has merely closed its guard.
     fn session_cleanup(&mut self) -> Option<Vec<u8>> {
         let worker = self.worker.as_ref().filter(|_| !self.session_cleanup.is_empty())?;
         let dead = poll(&mut [PollFd::new(worker, PollFlags::IN)], Some(&DEAD_WITHIN)).ok()?;
@@ -376,7 +380,7 @@ impl GuardProcess {
                 };
                 self.deadline.set(deadline);
                 self.all_overdue_at = deadline.map(|at| at.max(boottime() + OVERDUE_AFTER));
-                // Shims see a later one when the earlier one has come.
+                // Shims see a later deadline when the earlier one has come.
                 if nearer {
                     let ids: Vec<ChildId> = self.attempts.keys().copied().collect();
                     for id in ids {
@@ -392,7 +396,7 @@ impl GuardProcess {
         let mut fds = self.inbox.take_fds();
         let next = || fds.pop_front().ok_or_else(|| Errno::MFILE.into());
         let fds = SpawnFds::take(&spawn, next).map_err(|_| no_fork(Errno::MFILE))?;
-        // A worker that was stopped may wake up and ask for what it may no longer have.
+        // A worker that was stopped may wake up and ask for an attempt after its trust window.
         let margin = self.settings.kill_margin + self.settings.lease_grace;
         if self.deadline.get().is_some_and(|at| boottime() + margin >= at) {
             return Err((FailedStep::Lease, Errno::TIMEDOUT));
@@ -403,7 +407,7 @@ impl GuardProcess {
         }
     }
 
-    /// Gives an attempt to a shim that has ended another one. Gives it back if there is none that can take it.
+    /// Gives an attempt to an idle shim. Returns it if no idle shim can take it.
     fn give_to_idle(&mut self, spawn: Spawn, fds: &SpawnFds) -> Option<Spawn> {
         if self.idle.is_empty() {
             return Some(spawn);
@@ -422,7 +426,7 @@ impl GuardProcess {
                     self.attempts.insert(id, number);
                     return None;
                 }
-                // It was killed while it waited, and has got nothing.
+                // The shim was killed while it waited, and has received nothing.
                 Err(_) => self.forget(number),
             }
         }
@@ -463,20 +467,20 @@ impl GuardProcess {
     }
 
     fn order(&mut self, id: ChildId, order: ControlRequest) {
-        // Unknown if it has ended, which the worker is about to hear.
+        // The attempt is unknown if it has ended; the report of that is under way to the worker.
         if let Some(shim) = self.attempts.get(&id).and_then(|number| self.shims.get(number)) {
-            // One that is stopped may have no room for more; it is overdue then.
+            // A stopped shim may have no room for more; it is overdue then.
             let _ = send_packet(&shim.socket, &encode(&ToShim::Order { id, order }), &[]);
         }
     }
 
-    /// One at a time: epoll tells again if there are more.
+    /// One report at a time: epoll reports the socket again if there are more.
     fn take_report(&mut self, number: ShimId) {
         let Some(shim) = self.shims.get_mut(&number) else { return };
         let mut word = [0; WORD_BYTES_MAX];
         match recv(&shim.socket, &mut word, RecvFlags::DONTWAIT) {
-            // Reset: it ended with an order unread, as when it is killed. That is said first and once; its last words
-            // come after it.
+            // Reset: the shim ended with an order unread, as when it is killed. The reset comes first and
+            // once; its last reports come after it.
             Err(Errno::AGAIN | Errno::INTR | Errno::CONNRESET) => {}
             Ok((len, _)) if len > 0 => match decode::<FromGuard>(&word[..len]) {
                 Ok(report @ (FromGuard::Ended { id, .. } | FromGuard::NotStarted { id, .. }))
@@ -495,7 +499,7 @@ impl GuardProcess {
         }
     }
 
-    /// Has no more to do with a shim. If it died without a last word, what it watched is ours now.
+    /// Forgets a shim. If it died without a last report, its processes are the guard's now.
     fn forget(&mut self, number: ShimId) {
         let Some(shim) = self.shims.remove(&number) else { return };
         // By hand: a fork that has not closed its copy yet would keep it registered.
@@ -511,7 +515,7 @@ impl GuardProcess {
         }
     }
 
-    /// Lets go of shims that have waited long, and kills those that should have ended their attempts by now.
+    /// Ends shims that have waited long, and kills shims that should have ended their attempts by now.
     fn end_the_overdue(&mut self, now: Duration) {
         while let Some(&(number, since)) = self.idle.front()
             && since + IDLE_MAX <= now
@@ -527,18 +531,18 @@ impl GuardProcess {
         for id in late {
             self.overdue_at.remove(&id);
             if let Some(shim) = self.attempts.get(&id).and_then(|number| self.shims.get(number)) {
-                // Its socket tells when it is gone.
+                // Its socket shows when it has ended.
                 let _ = kill_process(shim.pid, Signal::KILL);
             }
         }
     }
 
-    /// Takes leave of children that have ended. True if there are no others.
+    /// Reaps children that have ended. True if there are no others.
     fn reap(&mut self) -> io::Result<bool> {
         loop {
             match wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
                 Ok(Some((pid, status))) if status.stopped() => {
-                    // By its attempt, or by a stranger: nobody else has reason to.
+                    // By its attempt, or by a stranger: no other process has a reason to.
                     if self.shim_pids.contains(&pid) {
                         let _ = kill_process(pid, Signal::CONT);
                     }
@@ -554,7 +558,8 @@ impl GuardProcess {
         }
     }
 
-    /// Ends what killed shims have left to us, and reports their attempts when nothing of it remains.
+    /// Ends the processes that killed shims have left to the guard, and reports their attempts when none
+    /// remains.
     fn look_after_the_bereft(&mut self) {
         if self.bereft.is_empty() && self.socket.is_some() {
             return;
@@ -585,8 +590,8 @@ impl GuardProcess {
         if let Some(worker) = &self.worker {
             let _ = epoll::delete(&self.epoll, worker);
         }
-        // A shim whose guard hangs up ends everything below it. The same happens when the guard is killed, so that
-        // path is no rare one.
+        // A shim ends everything below it when the guard closes its socket. The same happens when the guard
+        // is killed, so that path is not rare.
         let numbers: Vec<ShimId> = self.shims.keys().copied().collect();
         for number in numbers {
             self.forget(number);

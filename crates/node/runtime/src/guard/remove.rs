@@ -1,11 +1,13 @@
 //! Removing a folder whose content a stranger has made.
 //!
-//! The folder may be as deep and as wide as it likes. Descending would take a stack frame and a descriptor for each
-//! level, so the tree is flattened instead: folders within folders are moved up, until nothing is deeper than one level.
+//! The folder may have any depth and width. Descending would take a stack frame and a descriptor for each
+//! level, so the tree is flattened instead: folders within folders are moved up, until nothing is deeper than
+//! one level.
 //!
-//! Nothing outside of the tree is touched, whatever the stranger does meanwhile. Every step names an entry of a folder
-//! that is held open, no step follows a symlink, and a folder on another mount (a bind mount too) is left alone: such
-//! a tree stays, and the caller gets an error that names the mount.
+//! The removal touches nothing outside of the tree, even if the stranger changes the tree meanwhile. Every
+//! step names an entry of a folder that is held open, no step follows a symlink, and a folder on another
+//! mount (a bind mount too) is left alone: such a tree stays, and the caller gets an error that names the
+//! mount.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -51,17 +53,17 @@ struct Tree {
     mounted: Option<CString>,
 }
 
-/// What became of an entry that was to be removed.
+/// The outcome of removing one entry.
 enum Entry {
     Gone,
-    /// A folder of the same mount, which is ours to change now.
+    /// A folder of the same mount, whose mode now lets this process change it.
     Folder(OwnedFd),
     /// Something is mounted there.
     Mounted,
 }
 
 impl Tree {
-    /// Removes everything in the root. Each round removes one level; a round that gets nowhere is the last.
+    /// Removes everything in the root. Each round removes one level; a round without progress is the last.
     fn empty(&mut self) -> io::Result<()> {
         loop {
             let (mut is_empty, mut progress) = (true, false);
@@ -100,7 +102,8 @@ impl Tree {
         }
     }
 
-    /// Removes the files of a folder and moves its folders up to the root. False if nothing came of it.
+    /// Removes the files of a folder and moves its folders up to the root. False if nothing could be removed
+    /// or moved.
     fn flatten(&mut self, folder: &OwnedFd) -> io::Result<bool> {
         let mut progress = false;
         for entry in Dir::read_from(folder)? {
@@ -111,7 +114,7 @@ impl Tree {
             }
             progress |= match take(folder, name, self.mount)? {
                 Entry::Gone => true,
-                // A folder that is moved changes too: its parent. So it had to be opened.
+                // Moving a folder changes the folder too: its parent entry. So it had to be opened.
                 Entry::Folder(_) => self.move_up(folder, name)?,
                 Entry::Mounted => {
                     self.mounted = Some(name.to_owned());
@@ -135,7 +138,8 @@ impl Tree {
     }
 }
 
-/// Where a folder is mounted. Bind mounts of one device differ by their ids, which kernels before 5.8 do not tell.
+/// The mount of a folder. Bind mounts of one device differ by their ids, which kernels before 5.8 do not
+/// report.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Mount {
     device: (u32, u32),
@@ -161,14 +165,14 @@ fn take(parent: &OwnedFd, name: &CStr, mount: Mount) -> io::Result<Entry> {
         Err(errno) => return Err(errno.into()),
     }
     let path = match openat(parent, name, FOLDER | OFlags::NOFOLLOW | OFlags::PATH, Mode::empty()) {
-        // Something else has taken its place, which the next round removes.
+        // Another entry has taken its place; the next round removes it.
         Err(Errno::NOTDIR | Errno::LOOP | Errno::NOENT) => return Ok(Entry::Gone),
         opened => opened?,
     };
     if Mount::of(path.as_fd())? != mount {
         return Ok(Entry::Mounted);
     }
-    // Its owner may have locked it. By its descriptor, because the name may stand for something else by now.
+    // Its owner may have locked it. By its descriptor, because the name may stand for another entry by now.
     let itself = format!("/proc/self/fd/{}", path.as_raw_fd());
     let _ = fs::set_permissions(itself, Permissions::from_mode(0o700));
     Ok(Entry::Folder(openat(&path, c".", FOLDER | OFlags::NOFOLLOW, Mode::empty())?))
@@ -188,7 +192,7 @@ fn mounted(name: &CStr) -> io::Error {
     )
 }
 
-/// Takes a folder out of the way at once, and removes it on a thread of its own: nobody waits for it.
+/// Renames a folder immediately and removes it on a thread of its own, so that no caller waits.
 pub(crate) fn remove_later(folder: &Path) -> io::Result<()> {
     static SWEEPER: OnceLock<mpsc::Sender<PathBuf>> = OnceLock::new();
     static NEXT: AtomicU64 = AtomicU64::new(0);
@@ -221,7 +225,7 @@ mod tests {
 
     use super::*;
 
-    /// Such a folder took the whole process with it: it was gone into level by level, on a small stack.
+    /// Such a folder killed the whole process: the removal descended level by level, on a small stack.
     #[test]
     fn a_deep_and_a_wide_folder_are_removed() {
         let home = tempfile::tempdir().unwrap();
@@ -249,7 +253,7 @@ mod tests {
         assert!(!root.exists() && Path::new("/etc/passwd").exists());
     }
 
-    /// A folder of somebody else with a file in it that only its mode protects.
+    /// A folder of another user with a file in it that only its mode protects.
     fn foreign(home: &Path) -> PathBuf {
         let foreign = home.join("foreign");
         fs::create_dir_all(foreign.join("inner")).unwrap();
@@ -274,15 +278,15 @@ mod tests {
         remove_tree(&root).unwrap();
         assert!(!root.exists());
         assert_untouched(&foreign);
-        // The folder itself became one.
+        // The folder itself became a symlink.
         symlink(&foreign, &root).unwrap();
         remove_tree(&root).unwrap();
         assert!(root.symlink_metadata().is_err());
         assert_untouched(&foreign);
     }
 
-    /// A process that outlived its attempt exchanges a folder for a symlink while the tree is removed: what was a folder
-    /// when it was looked at is a way out of the tree when it is entered.
+    /// A process that outlived its attempt exchanges a folder for a symlink while the tree is removed: an
+    /// entry that was a folder when it was looked at leads out of the tree when it is entered.
     #[test]
     fn a_folder_that_becomes_a_symlink_meanwhile_leads_nowhere() {
         let home = tempfile::tempdir().unwrap();
@@ -359,7 +363,7 @@ mod tests {
             assert!(!root.exists());
             assert_untouched(&foreign);
         }
-        // The folder itself is one.
+        // The folder itself is a mount.
         fs::create_dir(&root).unwrap();
         run("mount", &["--bind".as_ref(), foreign.as_os_str(), root.as_os_str()]);
         remove_tree(&root).unwrap_err();

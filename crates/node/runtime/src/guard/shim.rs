@@ -1,8 +1,8 @@
-//! The shim: the subreaper of one attempt at a time, which starts its command and ends whatever it leaves behind.
+//! The shim: the subreaper of one attempt at a time, which starts its command and ends all of its processes.
 //!
-//! An attempt has ended when the shim has no children left. Until then it waits for one of four things: a child has
-//! ended, the guard has an order, the guard is gone, or it is time to signal. Then it waits for the next attempt, to
-//! spare it a fork; all that belongs to one attempt is a value that ends with it.
+//! An attempt has ended when the shim has no children left. Until then the shim waits for one of four things:
+//! a child has ended, the guard has an order, the guard has ended, or a signal is due. Then it waits for the
+//! next attempt, to spare it a fork; all state of one attempt is a value that ends with it.
 
 use std::collections::HashSet;
 use std::io;
@@ -30,10 +30,11 @@ use super::wire::{
 
 /// The longest order or report, in bytes.
 pub(super) const WORD_BYTES_MAX: usize = 256;
-/// The longest command that is given to a shim that waits; a longer one gets a new shim, which has it in its memory.
+/// The longest command that an idle shim receives; a longer command gets a new shim, which has it in its
+/// memory.
 pub(super) const SPAWN_BYTES_MAX: usize = 64 << 10;
 
-/// What a shim is made of, in the child of the fork.
+/// The parts of a shim, in the child of the fork.
 #[derive(Debug)]
 pub(super) struct Parts {
     /// Its first attempt.
@@ -59,7 +60,8 @@ fn run_to_end(parts: Parts) -> io::Result<()> {
     let mut keep: Vec<_> = fds.all().collect();
     keep.push(control.as_fd());
     keep.extend(locks.iter().map(AsFd::as_fd));
-    // Above all the guard's ends of the other shims' sockets: held here, they would never be seen to close.
+    // Above all the guard's ends of the other shims' sockets: held here, they would never close for those
+    // shims.
     sys::close_all_but(&keep)?;
     // A group of its own: `kill -9 0` by the command must not reach the shim, nor the guard's other children.
     setsid()?;
@@ -88,15 +90,15 @@ fn run_to_end(parts: Parts) -> io::Result<()> {
     Ok(())
 }
 
-/// What lasts longer than an attempt. Nothing of it says anything about one.
+/// State that lasts longer than an attempt. Nothing of it depends on one.
 #[derive(Debug)]
 struct Shim {
-    /// To the guard; `None` once it is gone.
+    /// To the guard; `None` once it has ended.
     control: Option<OwnedFd>,
     settings: Settings,
     deadline: SharedDeadline,
     children: OwnedFd,
-    /// It may be set for an attempt that is over; whoever is woken looks at the clock.
+    /// It may be set for an attempt that has ended; the receiver always reads the clock.
     alarm: Alarm,
     oom: OomCounter,
     stack: Stack,
@@ -131,12 +133,12 @@ impl Shim {
             Err((step, errno)) => FromGuard::NotStarted { id, step, errno: errno.raw_os_error() },
         };
         drop(alive);
-        // From here on nothing is left to clean up: even if it were stopped, it does not outlive the guard.
+        // From here on nothing is left to clean up: even a stopped shim does not outlive the guard.
         set_parent_process_death_signal(Some(Signal::KILL))?;
         self.report(&last_word)
     }
 
-    /// Waits for the next attempt. `None` when the guard hangs up.
+    /// Waits for the next attempt. `None` when the guard closes the socket.
     fn next(&mut self, buffer: &mut [u8]) -> io::Result<Option<(Spawn, SpawnFds)>> {
         let Some(control) = &self.control else { return Ok(None) };
         loop {
@@ -145,16 +147,16 @@ impl Shim {
                 return Ok(None);
             }
             match decode(bytes)? {
-                // It came too late for the attempt that it was meant for.
+                // The order came after the end of its attempt.
                 ToShim::Order { .. } => {}
                 ToShim::Spawn(spawn) => {
-                    // If the guard is gone by now, its end of the socket says so too.
+                    // If the guard has ended by now, its end of the socket shows it too.
                     set_parent_process_death_signal(None)?;
                     let next = || fds.pop_front().ok_or_else(|| Errno::MFILE.into());
                     if let Ok(fds) = SpawnFds::take(&spawn, next) {
                         return Ok(Some((spawn, fds)));
                     }
-                    // There was no room for all of its descriptors.
+                    // This process had no room for all of its descriptors.
                     set_parent_process_death_signal(Some(Signal::KILL))?;
                     let (step, errno) = (FailedStep::Fork, Errno::MFILE.raw_os_error());
                     self.report(&FromGuard::NotStarted { id: spawn.id, step, errno })?;
@@ -168,37 +170,37 @@ impl Shim {
         let bytes = encode(word);
         assert!(bytes.len() <= WORD_BYTES_MAX, "{word:?} is longer than the guard reads");
         match send(control, &bytes, SendFlags::NOSIGNAL) {
-            // The guard is gone; that shows in the next look.
+            // The guard has ended; the next poll shows that.
             Ok(_) | Err(Errno::PIPE | Errno::CONNRESET) => Ok(()),
             Err(errno) => Err(errno.into()),
         }
     }
 }
 
-/// What belongs to one attempt.
+/// The state of one attempt.
 #[derive(Debug)]
 struct Attempt {
     id: ChildId,
     main: Pid,
-    /// What the counter said before it started.
+    /// The counter before the attempt started.
     oom_kills: Option<u64>,
     phase: Phase,
-    /// Who has got SIGTERM.
+    /// The processes that have got SIGTERM.
     told: HashSet<Pid>,
     /// How the command itself ended, once it has.
     ended: Option<ProcessTreeEnd>,
-    /// What it left behind has got SIGTERM.
+    /// The processes that the command left have got SIGTERM.
     swept: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Running,
-    /// SIGTERM was sent; SIGKILL follows then, if nothing else comes first.
+    /// SIGTERM was sent; SIGKILL follows at this time, if nothing else comes first.
     Terminating {
         kill_at: Option<Duration>,
     },
-    /// SIGKILL, again and again; the next pass after this pause at the latest.
+    /// SIGKILL, repeatedly; the next pass after this pause at the latest.
     Killing {
         pause: Duration,
     },
@@ -236,7 +238,7 @@ impl Attempt {
         }
     }
 
-    /// Takes leave of all children that have ended. True if there are no others.
+    /// Reaps all children that have ended. True if there are no others.
     fn reap(&mut self, oom: &mut OomCounter) -> io::Result<bool> {
         let mut main_ended = false;
         let empty = loop {
@@ -265,10 +267,10 @@ impl Attempt {
         let how = match (status.exit_status(), status.terminating_signal()) {
             (Some(code), _) => CommandEnd::Code(code),
             (None, Some(signal)) => CommandEnd::Signal(signal),
-            // It was stopped or continued, which we never asked to hear of.
+            // The child was stopped or continued, which this wait did not ask for.
             (None, None) => return,
         };
-        // A shell passes on what happened to its last child in this form.
+        // A shell reports the end of its last child in this form.
         let killed = matches!(how, CommandEnd::Signal(libc::SIGKILL) | CommandEnd::Code(137));
         let by_us = matches!(self.phase, Phase::Killing { .. });
         let oom_killed = if killed && !by_us {
@@ -279,7 +281,7 @@ impl Attempt {
         self.ended = Some(ProcessTreeEnd { how, leftovers: 0, oom_killed });
     }
 
-    /// Signals what is to be signalled by now. Answers when to look again at the latest.
+    /// Sends the signals that are due. Returns when to look again at the latest.
     fn act(&mut self, now: Duration, shim: &Shim) -> Option<Duration> {
         let settings = &shim.settings;
         let lease_end = shim.deadline.get().map(|at| at.saturating_sub(settings.kill_margin));
@@ -287,7 +289,7 @@ impl Attempt {
         let past = |at: Option<Duration>| at.is_some_and(|at| at <= now);
 
         if self.ended.is_some() && !self.swept {
-            // Also when SIGTERM was sent before: what was started since has not got it.
+            // Also when SIGTERM was sent before: processes started since then have not got it.
             self.swept = true;
             self.terminate(Some(now + settings.leftover_grace));
         } else if self.phase == Phase::Running && past(lease_warning) {
@@ -310,7 +312,8 @@ impl Attempt {
         }
     }
 
-    /// SIGTERM to all who have not got it, and SIGKILL at this time, or at an earlier one that is known already.
+    /// SIGTERM to all processes that have not got it, and SIGKILL at this time, or at an earlier time that is
+    /// set already.
     fn terminate(&mut self, kill_at: Option<Duration>) {
         let known = match self.phase {
             Phase::Running => None,
@@ -329,11 +332,12 @@ impl Attempt {
                 Err(Errno::INTR) => {}
                 Ok((len, _)) if len > 0 => match decode(&word[..len]) {
                     Ok(ToShim::Order { id, order }) if id == self.id => self.on_order(order),
-                    // Of an attempt that is over. (No other one is given before this one has ended.)
+                    // An order for an earlier attempt. (The guard sends no other attempt before this one has
+                    // ended.)
                     Ok(ToShim::Order { .. } | ToShim::Spawn(_)) | Err(_) => {}
                 },
                 Ok(_) | Err(_) => {
-                    // The guard is gone, so nobody is interested and nobody else will clean up.
+                    // The guard has ended, so no process waits for the report and no other process cleans up.
                     shim.control = None;
                     self.on_order(ControlRequest::Kill);
                 }
@@ -347,18 +351,18 @@ impl Attempt {
             ControlRequest::Kill if !matches!(self.phase, Phase::Killing { .. }) => {
                 self.phase = Phase::Killing { pause: PAUSE_MIN };
             }
-            // The deadline is looked at after every order.
+            // The shim checks the deadline after every order.
             ControlRequest::Look | ControlRequest::Kill => {}
         }
     }
 }
 
-/// Between two passes of SIGKILL: most trees are gone after the first, and one that cannot be killed must not cost
-/// much.
+/// Between two passes of SIGKILL: most trees have ended after the first, and a tree that cannot be killed
+/// must not cost much.
 const PAUSE_MIN: Duration = Duration::from_millis(1);
 const PAUSE_MAX: Duration = Duration::from_millis(100);
 
-/// Takes what there is out of a descriptor that says no more than "look".
+/// Empties a descriptor whose data means no more than "look".
 pub(super) fn drain(fd: &OwnedFd) {
     // Signals of one kind do not queue up.
     let mut sink = [0; 256];

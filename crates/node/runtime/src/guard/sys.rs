@@ -1,5 +1,5 @@
-//! What the guard needs of the system that no safe interface offers. All unsafe code of the crate is here.
-#![expect(unsafe_code, reason = "fork, signal masks and shared memory; each block says why it is sound")]
+//! System calls of the guard that no safe interface offers. All unsafe code of the crate is here.
+#![expect(unsafe_code, reason = "fork, signal masks and shared memory; each block states why it is sound")]
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::io;
@@ -28,11 +28,11 @@ pub(super) enum Forked {
     Parent(Pid),
 }
 
-/// Forks. Only for processes with one thread: in the child nothing but the calling thread goes on, and a lock that
-/// another one held would never be opened.
+/// Forks. Only for processes with one thread: in the child only the calling thread goes on, and a lock that
+/// another thread held would never be opened.
 pub(super) fn fork() -> io::Result<Forked> {
-    // SAFETY: the guard has one thread (it starts none, and runs before `main` could), so that the child is a complete
-    // copy in which everything may be used.
+    // SAFETY: the guard has one thread (it starts none, and runs before `main` could), so that the child is a
+    // complete copy in which everything may be used.
     let pid = unsafe { libc::fork() };
     match pid {
         0 => Ok(Forked::Child),
@@ -41,7 +41,8 @@ pub(super) fn fork() -> io::Result<Forked> {
     }
 }
 
-/// Ends this process at once: no destructors, nothing flushed. A forked child must not run those of its parent.
+/// Ends this process immediately: no destructors, nothing flushed. A forked child must not run those of its
+/// parent.
 pub(super) fn exit_now(code: c_int) -> ! {
     // SAFETY: never returns, touches no memory.
     unsafe { libc::_exit(code) }
@@ -71,8 +72,9 @@ pub(super) fn child_signals() -> io::Result<OwnedFd> {
     }
 }
 
-/// Closes all descriptors above 2 but these. Whoever owned them must not use or drop them afterwards, so this is for the
-/// start of a process and for the child of a fork, whose copies of its parent's values are never dropped.
+/// Closes all descriptors above 2 but these. Their owners must not use or drop them afterwards, so this is
+/// for the start of a process and for the child of a fork, whose copies of its parent's values are never
+/// dropped.
 pub(super) fn close_all_but(keep: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut keep: Vec<RawFd> = keep.iter().map(AsRawFd::as_raw_fd).collect();
     keep.sort_unstable();
@@ -88,7 +90,7 @@ fn close_range(first: RawFd, last: RawFd) -> io::Result<()> {
     if first > last {
         return Ok(());
     }
-    // SAFETY: callers promise that nobody uses what is closed here.
+    // SAFETY: callers promise that no code uses the descriptors that are closed here.
     let answer = unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
     if answer == 0 {
         return Ok(());
@@ -107,14 +109,15 @@ fn close_range(first: RawFd, last: RawFd) -> io::Result<()> {
 
 const SIGNAL_MAX: c_int = 64;
 
-/// Gives every signal its default action, which those that are started inherit: what is ignored stays ignored across
-/// exec, and the worker's own parent (nohup) or Rust (SIGPIPE) may have asked for that.
+/// Gives every signal its default action, which started processes inherit: an ignored signal stays ignored
+/// across exec, and the worker's own parent (nohup) or Rust (SIGPIPE) may have asked for that.
 pub(super) fn default_all_signals() {
     for signal in 1..=SIGNAL_MAX {
-        // By the system call, because the C library refuses to touch two that a parent may have ignored.
+        // By the system call, because the C library refuses to touch two signals that a parent may have
+        // ignored.
         let default = [0_u64; 8];
-        // SAFETY: all zero is a valid `sigaction` of the kernel, of at most this size, which says "default". The
-        // numbers that may not be changed are refused, which is fine.
+        // SAFETY: all zero is a valid `sigaction` of the kernel, of at most this size, which means "default".
+        // The kernel refuses the numbers that may not be changed, which is fine.
         unsafe { libc::syscall(libc::SYS_rt_sigaction, signal, &raw const default, ptr::null::<u8>(), 8) };
     }
 }
@@ -122,7 +125,7 @@ pub(super) fn default_all_signals() {
 /// A command in the form in which the kernel takes it.
 #[derive(Debug)]
 pub(super) struct Image {
-    /// Where its program may be, in this order.
+    /// The paths where its program may be, in this order.
     pub(super) paths: Vec<CString>,
     pub(super) argv: Vec<CString>,
     pub(super) env: Vec<CString>,
@@ -141,12 +144,13 @@ impl Stack {
     }
 }
 
-/// Starts a command as if from a fresh login: its own session, no blocked signals, no descriptors but these three (and
-/// nothing to read where there is no first). It is killed when the thread that starts it dies, should nobody be left
-/// to do that.
+/// Starts a command as if from a fresh login: its own session, no blocked signals, no descriptors but these
+/// three (and nothing to read where there is no first). The kernel kills it when the thread that starts it
+/// dies, in case no process is left to do that.
 ///
-/// Only for processes with one thread and with all signals blocked. The new process runs in the memory of this one,
-/// which sleeps until the program is executed: copying that memory would take longer than all the rest.
+/// Only for processes with one thread and with all signals blocked. The new process runs in the memory of
+/// this one, which sleeps until the program is executed: copying that memory would take longer than all the
+/// rest.
 pub(super) fn start(
     image: &Image,
     stdio: [Option<BorrowedFd<'_>>; 3],
@@ -163,8 +167,9 @@ pub(super) fn start(
     }
     let mut birth = Birth { image, stdio, parent: getpid(), argv, env, script, failed: None };
     let top = stack.0.as_mut_ptr_range().end;
-    // SAFETY: the child has a stack of its own, and this process sleeps until it has executed its program or ended, so
-    // that nobody else uses what `birth` points to. All signals are blocked, so that no handler runs in it.
+    // SAFETY: the child has a stack of its own, and this process sleeps until it has executed its program or
+    // ended, so that no other code uses the value behind `birth`. All signals are blocked, so that no handler
+    // runs in it.
     let pid = unsafe {
         libc::clone(
             be_born,
@@ -181,17 +186,17 @@ pub(super) fn start(
     match birth.failed {
         None => Ok(pid),
         Some(failed) => {
-            // It is about to be gone, and nobody shall take it for a child of the next command.
+            // The child is about to end, and the shim must not take it for a child of the next command.
             while matches!(waitpid(Some(pid), WaitOptions::empty()), Err(Errno::INTR)) {}
             Err(failed)
         }
     }
 }
 
-/// Runs what the kernel does not know how to.
+/// Runs programs in formats that the kernel does not know.
 const SHELL: &CStr = c"/bin/sh";
 
-/// What a new process finds in the memory of its parent. It may not allocate there, nor panic.
+/// The data of a new process in the memory of its parent. The process may not allocate there, nor panic.
 struct Birth<'a> {
     image: &'a Image,
     stdio: [Option<BorrowedFd<'a>>; 3],
@@ -241,7 +246,7 @@ impl Birth<'_> {
         Ok(())
     }
 
-    /// Looks for the program as a shell does. Answers only if there is none.
+    /// Looks for the program as a shell does. Returns only if there is none.
     fn execute(&mut self) -> Errno {
         let mut answer = Errno::NOENT;
         for path in &self.image.paths {
@@ -264,7 +269,7 @@ impl Birth<'_> {
 
 /// Both lists end with a null.
 fn execve(path: &CStr, argv: &[*const c_char], env: &[*const c_char]) -> Errno {
-    // SAFETY: the strings live as long as the `Image` that they are of.
+    // SAFETY: the strings live as long as the `Image` that owns them.
     unsafe { libc::execve(path.as_ptr(), argv.as_ptr(), env.as_ptr()) };
     io::Error::last_os_error().raw_os_error().map_or(Errno::INVAL, Errno::from_raw_os_error)
 }
@@ -286,11 +291,12 @@ pub(super) struct SharedDeadline(&'static AtomicU64);
 impl SharedDeadline {
     const NONE: u64 = u64::MAX;
 
-    /// Memory for it, which lasts as long as the process. No deadline at first.
+    /// Memory for it, which lasts as long as the process. At first there is no deadline.
     pub(super) fn new() -> io::Result<Self> {
         let len = size_of::<AtomicU64>();
-        // SAFETY: a fresh mapping that nothing else points to and that is never unmapped. It is zeroed, at least as
-        // large and as aligned as the atomic (mappings are whole pages), and other processes use it only as an atomic.
+        // SAFETY: a fresh mapping that nothing else points to and that is never unmapped. It is zeroed, at
+        // least as large and as aligned as the atomic (mappings are whole pages), and other processes use it
+        // only as an atomic.
         let word = unsafe {
             let memory =
                 mmap_anonymous(ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED)?;

@@ -1,8 +1,8 @@
 //! Finding and signalling everything below a process, while it changes.
 //!
-//! No list of processes is ever complete: between reading it and acting on it, one of them may fork, end, or be given
-//! to another parent. So nobody relies on one pass. Whoever wants a tree gone repeats the pass until its subreaper has
-//! no children left, which the kernel knows for certain.
+//! No list of processes is ever complete: between reading it and acting on it, a process may fork, end, or
+//! get another parent. So no code relies on one pass. To end a tree, the caller repeats the pass until its
+//! subreaper has no children left, which the kernel knows for certain.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs;
@@ -14,7 +14,7 @@ use rustix::process::{
     pidfd_send_signal,
 };
 
-/// A process, and whose child it was when it was seen.
+/// A process, and its parent when it was seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Process {
     pub(super) pid: Pid,
@@ -38,14 +38,14 @@ pub(super) fn with_descendants(roots: Vec<Process>) -> Vec<Process> {
         next += 1;
         match children(process.pid) {
             Ok(children) => found.extend(children),
-            // A kernel without lists of children. A process that is gone has an empty list, not this error.
+            // A kernel without lists of children. A process that has ended has an empty list, not this error.
             Err(_) => return scan_with_descendants(&found[..next]),
         }
     }
     found
 }
 
-/// Sends SIGTERM once to each process below this one that is not yet in `told`, and wakes those that are stopped.
+/// Sends SIGTERM once to each process below this one that is not yet in `told`, and wakes stopped processes.
 pub(super) fn terminate(told: &mut HashSet<Pid>) {
     const PASSES_MAX: usize = 8;
     for _ in 0..PASSES_MAX {
@@ -55,7 +55,7 @@ pub(super) fn terminate(told: &mut HashSet<Pid>) {
             return;
         }
         for process in new {
-            // A failure means that it is gone.
+            // A failure means that it has ended.
             let _ = send(process, Signal::TERM);
             let _ = send(process, Signal::CONT);
         }
@@ -64,8 +64,8 @@ pub(super) fn terminate(told: &mut HashSet<Pid>) {
 
 /// One pass of SIGKILL over these processes and all below them.
 ///
-/// Whole process groups first: the kernel kills a group in one step that no fork slips through, which ends chains of
-/// processes that live shorter than a pass takes.
+/// Whole process groups first: the kernel kills a group in one step that no fork slips through, which ends
+/// chains of processes that live shorter than a pass takes.
 pub(super) fn kill(roots: Vec<Process>) {
     let found = with_descendants(roots);
     let own = getpgrp();
@@ -78,7 +78,7 @@ pub(super) fn kill(roots: Vec<Process>) {
     }
 }
 
-/// Processes among these that have not ended. One that has ended and waits for its parent to look is not counted.
+/// Number of these processes that have not ended. A zombie does not count.
 pub(super) fn count_alive(processes: &[Process]) -> usize {
     processes.iter().filter(|process| stat(process.pid).is_some_and(|stat| stat.state != b'Z')).count()
 }
@@ -87,7 +87,7 @@ pub(super) fn count_alive(processes: &[Process]) -> usize {
 fn send(process: Process, signal: Signal) -> rustix::io::Result<()> {
     let me = getpid();
     if process.parent == me {
-        // Only we reap it, so its number is still its own.
+        // Only this process reaps it, so its number is still its own.
         return kill_process(process.pid, signal);
     }
     let handle = match pidfd_open(process.pid, PidfdFlags::empty()) {
@@ -95,8 +95,8 @@ fn send(process: Process, signal: Signal) -> rustix::io::Result<()> {
         Err(Errno::NOSYS) => return kill_process(process.pid, signal),
         Err(errno) => return Err(errno),
     };
-    // The handle is of whoever has the number now. It is the one that was meant if it is still the same parent's
-    // child, or has become ours because that parent is gone.
+    // The handle belongs to the process that has the number now. It is the right process if it is still the
+    // same parent's child, or has become a child of this process because that parent has ended.
     match stat(process.pid) {
         Some(stat) if stat.parent == process.parent.as_raw_pid() || stat.parent == me.as_raw_pid() => {
             pidfd_send_signal(handle, signal)
@@ -105,7 +105,8 @@ fn send(process: Process, signal: Signal) -> rustix::io::Result<()> {
     }
 }
 
-/// The children of all threads of a process; none if it is gone. An error if the kernel keeps no such lists.
+/// The children of all threads of a process; none if it has ended. An error if the kernel keeps no such
+/// lists.
 fn children(parent: Pid) -> io::Result<Vec<Process>> {
     let Ok(threads) = fs::read_dir(format!("/proc/{}/task", parent.as_raw_pid())) else {
         return Ok(Vec::new());
@@ -203,9 +204,9 @@ mod tests {
     #[test]
     fn a_number_that_went_to_another_process_is_not_signalled() {
         let mut child = Command::new("/bin/cat").stdin(Stdio::piped()).spawn().unwrap();
-        // As if it had been seen under a parent that it never had.
+        // A record with a parent that it never had.
         let stranger = Process { pid: Pid::from_child(&child), parent: Pid::INIT };
-        // Ours, so it is taken for one that we inherited.
+        // A child of this process, so it counts as an inherited one.
         assert!(send(stranger, Signal::CONT).is_ok());
         let foreign = Process { pid: Pid::INIT, parent: Pid::from_child(&child) };
         assert_eq!(send(foreign, Signal::CONT), Err(Errno::SRCH));

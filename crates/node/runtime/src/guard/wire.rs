@@ -1,5 +1,5 @@
-//! What worker, guard and shims say to each other, and how it travels: frames over a stream socket, with descriptors
-//! beside them. All of them run the same program, so nothing here has versions.
+//! The messages between worker, guard and shims, and their transport: frames over a stream socket, with
+//! descriptors beside them. All of them run the same program, so nothing here has versions.
 
 use std::collections::VecDeque;
 use std::fmt::Debug;
@@ -25,10 +25,10 @@ const FRAME_BYTES_MAX: usize = 8 << 20;
 /// Descriptors that travel with one frame, at most.
 const FDS_MAX: usize = 4;
 
-/// An open file that is shared with others in this process: closed when the last of them lets go of it.
+/// An open file that parts of this process share: closed when the last of them drops it.
 pub type HeldFile = Arc<dyn OpenFile>;
 
-/// What can be handed to another process.
+/// A file that can be passed to another process.
 pub trait OpenFile: AsFd + Debug + Send + Sync {}
 
 impl<T: AsFd + Debug + Send + Sync> OpenFile for T {}
@@ -39,20 +39,20 @@ pub(super) type ChildId = u64;
 /// From the worker to the guard.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum ToGuard {
-    /// The first word. With this many locked files as descriptors.
+    /// The first message. With this many locked files as descriptors.
     Hello { settings: Settings, locks: usize },
     /// Start this. With stdout, stderr and the sign of life as descriptors, and stdin if it has one.
     Spawn(Spawn),
-    /// Tell one attempt to end.
+    /// An order for one attempt.
     Order { id: ChildId, order: ControlRequest },
-    /// The lease ends then, by the boot-time clock.
+    /// The worker's trust window ends at this time of the boot-time clock.
     Deadline(Option<Duration>),
-    /// What the program is given to read when it is started once more, after the worker has died and everything of it
-    /// is gone. Nothing is started where this is empty.
+    /// The input of the program when it is started once more for the session cleanup, after the worker has
+    /// died and everything of it has ended. An empty value starts nothing.
     SessionCleanup(Vec<u8>),
 }
 
-/// What a guard is told at its start.
+/// The settings of a guard at its start.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Settings {
     /// The process whose death ends everything.
@@ -62,7 +62,7 @@ pub(super) struct Settings {
     pub(super) leftover_grace: Duration,
     pub(super) lease_grace: Duration,
     pub(super) kill_margin: Duration,
-    /// How many files a command may have open, if that is not what the guard may.
+    /// Number of files that a command may open, if it differs from the guard's.
     pub(super) open_files: Option<u64>,
 }
 
@@ -81,44 +81,44 @@ pub(super) struct Spawn {
 pub(super) enum ToShim {
     /// Start this, as the next attempt. With the same descriptors as [`ToGuard::Spawn`].
     Spawn(Spawn),
-    /// What is to become of this attempt. It may have ended, and another one may have begun.
+    /// An order for this attempt. It may have ended, and another one may have begun.
     Order { id: ChildId, order: ControlRequest },
 }
 
-/// What can be asked of an attempt.
+/// The orders for an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum ControlRequest {
     /// SIGTERM to all of it; SIGKILL after this time, if one is given.
     Terminate { grace: Option<Duration> },
     /// SIGKILL to all of it until nothing is left.
     Kill,
-    /// Look at the deadline: it has come nearer.
+    /// The deadline has come nearer: look at it.
     Look,
 }
 
-/// From the guard to the worker; what is about an attempt is first sent by its shim to the guard.
+/// From the guard to the worker; messages about an attempt come from its shim through the guard.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) enum FromGuard {
     /// The guard is at work.
     Ready,
     /// The command runs.
     Started { id: ChildId, pid: i32 },
-    /// It does not.
+    /// The command did not start.
     NotStarted { id: ChildId, step: FailedStep, errno: i32 },
     /// Nothing of the attempt is left.
     Ended { id: ChildId, ended: ProcessTreeEnd },
 }
 
-/// What could not be done for a command to start.
+/// The step of a start that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FailedStep {
-    /// There is no process or descriptor left for it.
+    /// No process or descriptor was left for it.
     Fork,
     /// Its working directory cannot be entered.
     ChangeDir,
     /// Its program cannot be executed.
     Execute,
-    /// The worker's lease is over or about to be.
+    /// The worker's trust window has ended or is about to end.
     Lease,
 }
 
@@ -228,7 +228,7 @@ impl Frame {
                 Err(Errno::INTR) => continue,
                 Err(errno) => return Err(errno.into()),
             }
-            // They went with the first byte.
+            // The descriptors went with the first byte.
             self.fds.clear();
         }
         Ok(true)
@@ -239,13 +239,13 @@ impl Frame {
 #[derive(Debug, Default)]
 pub(super) struct Inbox {
     bytes: Vec<u8>,
-    /// The descriptors of each frame that has some, in the order of the frames. A frame's are fewer than were sent
-    /// where this process had no room for all of them.
+    /// The descriptors of each frame that has some, in the order of the frames. A frame has fewer than were
+    /// sent if this process had no room for all of them.
     fds: VecDeque<VecDeque<OwnedFd>>,
 }
 
 impl Inbox {
-    /// Reads what is there. `Ok(0)` is the end; `WouldBlock` when nothing is there now.
+    /// Reads the available bytes. `Ok(0)` is the end; `WouldBlock` when there are none now.
     pub(super) fn fill(&mut self, socket: impl AsFd) -> io::Result<usize> {
         let socket = socket.as_fd();
         let mut part = [0; 16 << 10];
@@ -255,12 +255,12 @@ impl Inbox {
         let got = loop {
             match recvmsg(socket, &mut [IoSliceMut::new(&mut part)], &mut control, flags) {
                 Err(Errno::INTR) => {}
-                // The other side died with something of ours unread.
+                // The other side died with some of our frames unread.
                 Err(Errno::CONNRESET) => return Ok(0),
                 got => break got?,
             }
         };
-        // What is read in one go has the descriptors of one frame at most: the kernel sees to that.
+        // One read returns the descriptors of one frame at most: the kernel ensures that.
         let mut came = VecDeque::new();
         for message in control.drain() {
             if let RecvAncillaryMessage::ScmRights(fds) = message {

@@ -12,13 +12,13 @@ use tasklane_ports::{
 use tokio::sync::mpsc;
 use tokio_util::task::AbortOnDropHandle;
 
-/// A coordinator that was opened on the keeper: its connections are served there, so that sessions are renewed however busy
-/// the rest of the process is.
+/// A coordinator that was opened on the keeper: the keeper serves its connections, so that sessions are
+/// renewed even if the rest of the process is busy.
 #[derive(Clone, Debug)]
 pub struct KeptCoordinator(Arc<dyn Coordinator>);
 
 impl KeptCoordinator {
-    /// Keeps a coordinator.
+    /// Wraps a coordinator.
     pub fn new(coordinator: Arc<dyn Coordinator>) -> Self {
         Self(coordinator)
     }
@@ -74,7 +74,7 @@ impl Coordinator for KeptCoordinator {
         let mut watch = super::run(async move { coordinator.watch().await }).await?;
         let (views, taken) = mpsc::channel(1);
         let following = super::spawn(async move {
-            // The next view is asked for when there is room for it, so none is older than it has to be.
+            // The next view is requested when there is room for it, so none is older than necessary.
             while let Ok(room) = views.reserve().await {
                 let Some(view) = watch.next().await else { return };
                 room.send(view);

@@ -1,8 +1,8 @@
 //! Writing finished tasks to the archive, where there is one.
 //!
-//! The end of every task is noted in its lane until it has been archived, so that none is passed over, whoever dies. An
-//! archive that cannot be reached holds up nobody else: what it has not taken waits in a line of its own. Only removal
-//! of tasks waits with it, so that none is gone before it is archived.
+//! The lane notes the end of every task until the task has been archived, so that none is passed over, even
+//! if servers die. An unreachable archive holds up only the removal of tasks: tasks that it has not taken
+//! wait in a line of their own, and no task is removed before it is archived.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,7 +17,7 @@ use tokio::time::Instant;
 
 use super::Node;
 
-/// What is to be archived, and what was.
+/// The tasks that wait for the archive, and the counts.
 #[derive(Debug, Default)]
 pub(super) struct Archiving {
     waiting: Mutex<ArchiveQueue>,
@@ -25,17 +25,17 @@ pub(super) struct Archiving {
     done: AtomicU64,
 }
 
-/// Tasks that wait to be archived, each once: every new owner of a lane is told of them again.
+/// Tasks that wait for the archive, each once: every new owner of a lane reports them again.
 #[derive(Debug, Default)]
 struct ArchiveQueue {
-    /// The oldest first, each with the time when it came.
+    /// The oldest first, each with its time of arrival.
     line: VecDeque<(TaskId, Instant)>,
     known: HashSet<TaskId>,
 }
 
 impl ArchiveQueue {
-    /// Answers how many found no place. They stay noted in their lanes: the next owner is told of them, and they are archived
-    /// before they are removed at the latest.
+    /// Returns how many found no place. They stay noted in their lanes: the next owner reports them, and at
+    /// the latest they are archived before their removal.
     fn add(&mut self, tasks: &[TaskId], now: Instant, max: usize) -> usize {
         let mut left_out = 0;
         for task in tasks {
@@ -55,20 +55,20 @@ impl ArchiveQueue {
     }
 }
 
-/// How far the archive of a server is.
+/// The progress of the archive of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ArchiveStats {
     /// Tasks that this server has archived since its start.
     pub tasks: u64,
     /// Tasks that wait to be archived.
     pub waiting: usize,
-    /// For how long the first of them has waited.
+    /// How long the first of them has waited.
     pub lag: Duration,
 }
 
-/// Tasks archived in one go.
+/// Tasks archived in one write.
 const PAGE: usize = 500;
-/// Tasks that wait for an archive that is away, at most: about 60 MiB.
+/// Most tasks that wait for an unreachable archive: about 60 MiB.
 const WAITING_MAX: usize = 1_000_000;
 /// Attempts of one task that are archived.
 const ATTEMPTS_MAX: usize = 1000;
@@ -80,7 +80,7 @@ impl Archiving {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for tasks that are to be archived. They stay in the line.
+    /// Waits for tasks to archive. They stay in the line.
     async fn first(&self) -> Vec<TaskId> {
         loop {
             let came = self.came.notified();
@@ -93,37 +93,37 @@ impl Archiving {
     }
 }
 
-/// Whether a task that has ended is to be archived: there was an archive when it was submitted.
+/// Whether a task that has ended needs the archive: there was an archive when it was submitted.
 pub(super) fn is_to_be_archived(view: &TaskView) -> bool {
     view.row.body.as_ref().is_some_and(|body| body.archived)
 }
 
 impl Node {
-    /// Archives tasks that have ended, as soon as it can be. Their lane is told when it is done.
+    /// Archives tasks that have ended, as soon as possible, and then notifies their lane.
     pub(super) fn archive_later(&self, tasks: &[TaskId]) {
         let left_out = self.0.archiving.lock().add(tasks, Instant::now(), WAITING_MAX);
         if left_out > 0 {
-            tracing::warn!(left_out, "too many tasks wait for the archive: these are archived later");
+            tracing::warn!(left_out, "the line of the archive is full: these tasks are archived later");
         }
         self.0.archiving.came.notify_one();
     }
 
-    /// Whether a task that is submitted now is to be archived.
+    /// Whether a task that is submitted now needs the archive.
     pub(super) fn is_archived(&self, is_composite: bool, task_type: &Name) -> bool {
-        // What servers do for themselves is nobody's history; what becomes many was asked for by somebody.
+        // Internal tasks of servers are left out; composites are requests of users.
         self.0.parts.archive.is_some() && (is_composite || !task_type.is_system())
     }
 
-    /// Archives what is to be archived, for ever.
+    /// Archives waiting tasks. Never returns.
     pub(super) async fn keep_archiving(&self) {
         loop {
             let tasks = self.0.archiving.first().await;
             if let Err(error) = self.archive_readable(&tasks).await {
-                tracing::warn!(%error, tasks = tasks.len(), "finished tasks were not archived, trying again");
+                tracing::warn!(%error, tasks = tasks.len(), "finished tasks were not archived, retrying");
                 tokio::time::sleep(AGAIN_AFTER).await;
                 continue;
             }
-            // Only this takes from the line.
+            // Only this function takes from the line.
             self.0.archiving.lock().remove_first(tasks.len());
             self.0.archiving.done.fetch_add(tasks.len() as u64, Ordering::Relaxed);
             self.completion_handled(tasks).await;
@@ -135,7 +135,7 @@ impl Node {
         if self.0.parts.archive.is_none() { Ok(()) } else { self.archive_readable(tasks).await }
     }
 
-    /// One that cannot be read is passed over, and holds up nobody else.
+    /// A task that cannot be read is passed over, and holds up no other task.
     async fn archive_readable(&self, tasks: &[TaskId]) -> Result<(), StoreError> {
         match self.archive(tasks).await {
             Err(error) if error.is_retryable() => Err(error),
@@ -164,7 +164,7 @@ impl Node {
         archive.put(&archived).await.map_err(StoreError::unavailable)
     }
 
-    /// How far the archive is, if there is one.
+    /// The progress of the archive, if there is one.
     pub fn archive_stats(&self) -> Option<ArchiveStats> {
         self.0.parts.archive.as_ref()?;
         let Archiving { done, .. } = &self.0.archiving;

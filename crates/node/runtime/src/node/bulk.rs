@@ -1,24 +1,25 @@
 //! Actions on many tasks by filter.
 //!
-//! Such an operation is itself a task, of a type that servers run for themselves: so it is durable, has an id, shows
-//! its progress, and goes on after a crash. It may see a task twice, which does no harm: a cancel is judged by the
-//! state of its task, and a retry carries a request id made of the operation and the task.
+//! Such an operation is itself a system task: so it is durable, has an id, shows its progress, and goes on
+//! after a crash. It may see a task twice, which does no harm: the state of a task decides its cancel, and a
+//! retry carries a request id made of the operation and the task.
 //!
-//! What it counts is right after a crash too. Its progress is written behind what it does, so an attempt that follows
-//! another begins among tasks that the other has done already. A retry of such a task is found again by its request id.
-//! A cancelled task no longer looks as the filter says; but it was cancelled since the operation began, and that tells it
-//! from those that it never was about.
+//! Its counts are right after a crash too. The progress is written after the work that it counts, so a
+//! following attempt begins among tasks that the attempt before has handled already. Their retries are found
+//! again by their request ids. A cancelled task no longer matches the filter; but its cancel is later than
+//! the operation's start, which separates it from tasks that never matched.
 //!
-//! A cancel is counted by what came of it. A waiting task is cancelled at once; one that runs ends later, and may succeed
-//! before it is stopped. So tasks that are being stopped are looked at again while the operation goes on, and waited for
-//! at its end. What follows a crash begins with the first page that had such a task.
+//! A cancel is counted by its outcome. A waiting task is cancelled immediately; a running task ends later,
+//! and may succeed before it is stopped. So the operation looks again at tasks that are being stopped while
+//! it goes on, and waits for them at its end. An attempt after a crash begins with the first page that had
+//! such a task.
 //!
-//! A child of a run or a map is run again with it: the new run takes over what succeeded. All children of one run or
-//! map lead to one new one, whose request id is made of the operation and the old one. A task of a job is run again
-//! alone, because a job takes nothing over. A child of a run or map that has not ended is counted as not done, with the
-//! reason.
+//! A child of a run or a map is run again with it: the new run takes over the children that succeeded. All
+//! children of one run or map lead to one new one, whose request id is made of the operation and the old one.
+//! A task of a job is run again alone, because a job takes nothing over. A child of a run or map that has not
+//! ended is counted as not done, with the reason.
 //!
-//! A store that cannot be used at the moment ends the attempt, and the next one goes on. A full queue is waited for.
+//! An unavailable store ends the attempt, and the next attempt goes on. The operation waits for a full queue.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -46,32 +47,32 @@ use super::{Definition, JOB_TYPE, Node, Retry, SubmitError, WEBHOOK_TYPE};
 /// Task type and queue of such operations.
 pub const BULK_TYPE: &str = "tasklane.bulk";
 
-/// What is done to each task.
+/// The action on each task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum BulkAction {
-    /// Stop those that have not finished.
+    /// Stop the tasks that have not finished.
     Cancel,
-    /// Run those again that have finished.
+    /// Run the tasks again that have finished.
     Retry,
 }
 
-/// How far an operation is.
+/// The progress of an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BulkStatus {
     /// Its identity, which is that of the task that carries it out.
     pub id: TaskId,
-    /// What it does.
+    /// The action.
     pub action: BulkAction,
-    /// Where it is in its life.
+    /// The status of its task.
     pub status: Status,
-    /// Tasks looked at that the action applies to.
+    /// Matching tasks that the action applies to.
     pub matched: u64,
     /// Tasks that were cancelled, or run again.
     pub done: u64,
-    /// Tasks that were not: they had changed meanwhile.
+    /// Tasks that the action did not change, for instance because they had changed meanwhile.
     pub failed: u64,
-    /// For people.
+    /// A message for people.
     pub message: String,
 }
 
@@ -88,14 +89,14 @@ struct Spec {
     schedule: Option<String>,
     metadata: Vec<(String, String)>,
     created_from: Option<Timestamp>,
-    /// Tasks that came later than the operation are not touched.
+    /// The operation leaves later tasks alone.
     created_before: Timestamp,
     /// Tasks run again by the latest definition of their type or workflow.
     #[serde(default)]
     latest: bool,
 }
 
-/// Where an operation stands: kept as its progress and, at the end, as its result.
+/// The state of an operation: kept as its progress and, at the end, as its result.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct Tally {
     matched: u64,
@@ -104,63 +105,63 @@ struct Tally {
     /// Tasks that were run again with the run or map that they are a child of.
     #[serde(default, rename = "with_whole")]
     with_composite: u64,
-    /// Why the first task was not run again that was not.
+    /// Why the first refused task was not run again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     refusal: Option<String>,
-    /// Which task was looked at last.
+    /// The last task that was looked at.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     after: Option<(Timestamp, TaskId)>,
-    /// Where to go on after a crash, if that is not here.
+    /// Where to go on after a crash, if not at `after`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     again_from: Option<Box<Tally>>,
 }
 
-/// What came of the tasks of a page.
+/// The outcome for the tasks of a page.
 #[derive(Debug, Default)]
 struct Outcome {
     done: u64,
     failed: u64,
     /// Tasks that were run again with the run or map that they are a child of.
     with_composite: u64,
-    /// Why the first task was not run again that was not.
+    /// Why the first refused task was not run again.
     refusal: Option<String>,
     /// They are being stopped.
     open: Vec<TaskId>,
-    /// Their lane has not said anything yet.
+    /// Tasks whose lane has not answered yet.
     unheard: Vec<TaskId>,
 }
 
 /// A page of which some tasks are being stopped.
 #[derive(Debug)]
 struct OpenPage {
-    /// All that was counted before it.
+    /// All counts before it.
     before: Tally,
     open: Vec<TaskId>,
 }
 
-/// Tasks looked at in one go.
+/// Tasks of one page.
 const PAGE: usize = 500;
 
-/// Tasks that are read again at once, with their payloads.
+/// Tasks that are read again together, with their payloads.
 const LOOK: usize = 50;
 
-/// How long the owners of lanes are waited for to take the commands of a page.
+/// How long a page waits for the owners of lanes to take its commands.
 const APPLIED_WITHIN: Duration = Duration::from_secs(2);
 
-/// How long tasks that are being stopped are waited for at the end. What has not ended then counts as done: the cancel was
-/// accepted.
+/// How long an operation waits at its end for tasks that are being stopped. A task that runs on counts as
+/// done: the cancel was accepted.
 const STOPPED_WITHIN: Duration = Duration::from_mins(1);
 
-/// Tasks that are being stopped and waited for. What is beyond counts as done.
+/// Most tasks that an operation waits for while they are being stopped. Others count as done.
 const OPEN_MAX: usize = 10_000;
 
 /// The shortest and the longest wait before tasks are looked at again.
 const LOOK_AGAIN: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(250));
 
-/// How long a full queue is waited for, while it takes nothing.
+/// How long an operation waits for a full queue that takes nothing.
 const FULL_PATIENCE: Duration = Duration::from_secs(30);
 
-/// When an operation whose attempt has failed is tried again: as often as it takes about half an hour.
+/// The retry policy of a failed operation: retries for about half an hour.
 const RETRY: RetryRequest = RetryRequest {
     max_retries: Some(35),
     delay: Some(Duration::from_secs(1)),
@@ -194,8 +195,8 @@ impl Node {
         }
     }
 
-    /// Begins an operation on all tasks of a filter that are there now. Durable when it returns. With `latest`, tasks run
-    /// again by the latest definition of their type or workflow.
+    /// Begins an operation on all tasks that match a filter now. Durable when it returns. With `latest`,
+    /// tasks run again by the latest definition of their type or workflow.
     pub async fn bulk(
         &self,
         namespace: &Name,
@@ -229,13 +230,13 @@ impl Node {
         request.retry = RETRY;
         request.execution_timeout = Some(Duration::from_hours(24));
         request.composite = true;
-        // Not as users submit: its names are not theirs to use.
+        // Not as users submit: its names are reserved for the system.
         let task = self.place(namespace, request).await?;
         let answer = self.submit_to(task.id.lane(), vec![task]).await.pop();
         answer.expect("one answer for one task").map(|submitted| submitted.id)
     }
 
-    /// How far an operation is; `None` if there is no such operation.
+    /// The progress of an operation; `None` if there is no such operation.
     pub async fn bulk_status(&self, namespace: &Name, id: TaskId) -> Result<Option<BulkStatus>, StoreError> {
         let Some(view) = self.task(namespace, id).await? else { return Ok(None) };
         if view.row.head.task_type.as_str() != BULK_TYPE {
@@ -262,7 +263,7 @@ impl Node {
 }
 
 impl Tally {
-    /// What the counts do not show.
+    /// Remarks beside the counts.
     fn remarks(&self) -> String {
         let with_composite = (self.with_composite > 0).then(|| {
             format!("{} are children of runs or maps, which run again as a whole", self.with_composite)
@@ -285,11 +286,11 @@ fn progress_of(progress: Option<&Progress>) -> Option<Tally> {
 }
 
 fn wanted(action: BulkAction, task_type: Option<&Name>, row: &TaskRow) -> bool {
-    // Operations do not act on operations, least of all on themselves. A tombstone never was to run.
+    // Operations do not act on operations, least of all on themselves. A tombstone was never meant to run.
     let is_tombstone =
         row.state.child_of.as_ref().is_some_and(|child| child.name.starts_with(TOMBSTONE_PREFIX));
     let alone = action == BulkAction::Cancel || !is_tombstone;
-    // What is delivered is meant only where that is said.
+    // Deliveries match only a filter that names their type.
     let meant = row.head.task_type.as_str() != WEBHOOK_TYPE || task_type == Some(&row.head.task_type);
     action.applies(row.state.status) && row.head.task_type.as_str() != BULK_TYPE && alone && meant
 }
@@ -301,7 +302,7 @@ pub struct BulkExecutor {
 }
 
 impl BulkExecutor {
-    /// Over the node that also takes the operations in.
+    /// Over the node that also accepts the operations.
     pub fn new(node: Node) -> Self {
         Self { node }
     }
@@ -330,7 +331,7 @@ struct Operation {
     node: Node,
     namespace: Name,
     id: TaskId,
-    /// There was an attempt before this one, which may have done more than the progress says.
+    /// There was an attempt before this one, which may have done more than its progress shows.
     follows: bool,
     spec: Spec,
 }
@@ -429,7 +430,7 @@ impl Operation {
         Ok(Tally { after: None, again_from: None, ..tally })
     }
 
-    /// Counts what has become of tasks that were being stopped.
+    /// Counts the outcomes of tasks that were being stopped.
     async fn look_again(&self, pages: &mut VecDeque<OpenPage>, tally: &mut Tally) -> Result<(), StoreError> {
         for at in 0..pages.len() {
             let outcome = self.look(std::mem::take(&mut pages[at].open)).await?;
@@ -448,7 +449,7 @@ impl Operation {
         Ok(())
     }
 
-    /// What has become of tasks for which a cancel was posted.
+    /// The outcome of tasks whose cancel was posted.
     async fn look(&self, tasks: Vec<TaskId>) -> Result<Outcome, StoreError> {
         let mut outcome = Outcome::default();
         for ids in tasks.chunks(LOOK) {
@@ -466,7 +467,7 @@ impl Operation {
         Ok(outcome)
     }
 
-    /// Where an earlier attempt of this operation stood, and when the operation began.
+    /// The state of an earlier attempt of this operation, and when the operation began.
     async fn resume(&self) -> Result<(Tally, Timestamp), StoreError> {
         let Some(view) = self.node.task(&self.namespace, self.id).await? else {
             return Err(StoreError::corrupt(format!("operation {} is not there", self.id)));
@@ -523,7 +524,8 @@ impl Operation {
             self.node.0.parts.store.post(lane, &commands).await?;
             self.node.hint(lane);
         }
-        // Those that wait are cancelled in a moment; those that run take longer, and do not hold up the next page.
+        // Waiting tasks are cancelled in a moment; running tasks take longer, and do not hold up the next
+        // page.
         let mut outcome = Outcome { unheard: rows.iter().map(|row| row.id).collect(), ..Outcome::default() };
         let mut waits = Waits::within(APPLIED_WITHIN);
         while !outcome.unheard.is_empty() && waits.next().await {
@@ -566,8 +568,8 @@ impl Operation {
         Ok(outcome)
     }
 
-    /// The task that runs again for another: itself, or the outermost run or map that it is a child of. Answers the
-    /// status of that one too if it has not ended.
+    /// The task that runs again for another: itself, or the outermost run or map that it is a child of.
+    /// Returns the status of that one too if it has not ended.
     async fn target(
         &self,
         row: &TaskRow,
@@ -593,7 +595,7 @@ impl Operation {
         Ok(target)
     }
 
-    /// Runs one task again. The inner error is why it is not.
+    /// Runs one task again. The inner error is the reason of a refusal.
     async fn retry_one(
         &self,
         id: TaskId,
@@ -622,8 +624,8 @@ impl Operation {
                 Err(SubmitError::Store(error)) if error.is_retryable() => {
                     return Err(BulkError::Store(error));
                 }
-                // It is gone, runs, or will not be taken: this one, and not the others.
-                Ok(Retry::NotFound) => Err("it is gone".to_owned()),
+                // This task was removed, runs, or is refused; others are not concerned.
+                Ok(Retry::NotFound) => Err("it was removed".to_owned()),
                 Ok(Retry::Unfinished(status)) => Err(format!("it is {status}")),
                 Ok(Retry::Removed) => Err("its payload was removed when its retention was over".to_owned()),
                 Err(
@@ -636,14 +638,14 @@ impl Operation {
     }
 }
 
-/// What an operation remembers of what it has run again.
+/// The memory of an operation about its retries.
 #[derive(Debug, Default)]
 struct Retries {
-    /// How long each queue has been waited for since it took a task.
+    /// How long the operation has waited for each queue since it took a task.
     waited: BTreeMap<QueueKey, Duration>,
     /// For each run or map that has ended, the outermost of those around it; `None` if its children run again alone.
     outermost: HashMap<TaskId, Option<TaskId>>,
-    /// What came of runs and maps.
+    /// The outcomes of runs and maps.
     composites: HashMap<TaskId, Result<(), String>>,
 }
 
@@ -657,7 +659,7 @@ impl Retries {
     }
 }
 
-/// Waits that become longer, until their time is up.
+/// Waits that become longer, up to a total time.
 #[derive(Debug)]
 struct Waits {
     until: Instant,
@@ -669,7 +671,7 @@ impl Waits {
         Self { until: Instant::now() + time, next: LOOK_AGAIN.0 }
     }
 
-    /// Answers whether there was time left to wait.
+    /// Returns whether there was time left to wait.
     async fn next(&mut self) -> bool {
         if Instant::now() >= self.until {
             return false;

@@ -1,9 +1,9 @@
-//! Looking at watched tasks that have ended: those who asked for it are told, and the schedule that a task came from goes
-//! on.
+//! Completions of watched tasks: sends their webhooks, and moves the schedule that a task came from.
 //!
-//! The lane notes the end of such a task in the commit that ends it, and tells of it until somebody has looked. What is
-//! done here is safe to do twice, and durable before the lane hears of it: so nothing is lost and nothing happens twice,
-//! whoever dies in between. A task or a schedule that cannot be read is passed over, and holds up nobody else.
+//! The lane notes the completion in the commit that ends the task, and reports it until this server has
+//! handled it. All work here is safe to do twice, and durable before the lane receives the answer: so no
+//! completion is lost and nothing happens twice, even if a server dies in between. A task or a schedule that
+//! cannot be read is passed over, and holds up no other.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -16,13 +16,13 @@ use super::Node;
 use super::archive::is_to_be_archived;
 use super::schedules;
 
-/// Tasks looked at in one go.
+/// Tasks handled together.
 const PAGE: usize = 500;
-/// Wait after the store has failed, or others were in the way.
+/// Wait after the store has failed, or another writer was first.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 impl Node {
-    /// Looks at what has ended, for ever.
+    /// Handles completions. Never returns.
     pub(super) async fn handle_completions(&self) {
         loop {
             let tasks = self.0.parts.notifier.next_completions(PAGE).await;
@@ -39,7 +39,7 @@ impl Node {
         }
     }
 
-    /// Lets lanes forget that tasks have ended.
+    /// Lets lanes forget the completions of tasks.
     pub(super) async fn completion_handled(&self, tasks: Vec<TaskId>) {
         let mut lanes: BTreeMap<LaneId, Vec<TaskId>> = BTreeMap::new();
         for task in tasks {
@@ -50,15 +50,15 @@ impl Node {
         }
     }
 
-    /// Looks at tasks, and answers what is left to do.
+    /// Handles the completions of tasks, and returns the work that is left.
     async fn handle_some(&self, tasks: &[TaskId]) -> Unhandled {
         match self.handle_all(tasks).await {
             Ok(unhandled) => unhandled,
             Err(error) if error.is_retryable() => {
-                tracing::warn!(%error, "tasks that have ended cannot be looked at, trying again");
+                tracing::warn!(%error, "completions were not handled, retrying");
                 Unhandled { again: tasks.iter().copied().collect(), ..Unhandled::default() }
             }
-            // One of them cannot be read: the others can.
+            // One of the tasks cannot be read: the others can.
             Err(_) if tasks.len() > 1 => {
                 let (some, others) = tasks.split_at(tasks.len() / 2);
                 let mut unhandled = Box::pin(self.handle_some(some)).await;
@@ -68,13 +68,13 @@ impl Node {
                 unhandled
             }
             Err(error) => {
-                tracing::error!(?tasks, %error, "a task that has ended cannot be read: nobody is told of it");
+                tracing::error!(?tasks, %error, "an ended task cannot be read: its completion is skipped");
                 Unhandled::default()
             }
         }
     }
 
-    /// Does all that is to be done about tasks that have ended, durably, but for archiving them.
+    /// Does everything that tasks which have ended need, durably, except archiving them.
     async fn handle_all(&self, tasks: &[TaskId]) -> Result<Unhandled, StoreError> {
         let mut schedules: BTreeMap<DocumentKey, Vec<TaskId>> = BTreeMap::new();
         let mut deliveries: Vec<NewTask> = Vec::new();
@@ -95,7 +95,7 @@ impl Node {
             match self.look_at_schedule(&key, &ended).await {
                 Ok(()) => {}
                 Err(error) if error.is_retryable() => {
-                    tracing::warn!(schedule = %key.id, %error, "a schedule cannot be looked at, trying again");
+                    tracing::warn!(schedule = %key.id, %error, "the schedule was not updated, retrying");
                     unhandled.again.extend(ended);
                 }
                 Err(error) => {
@@ -116,11 +116,11 @@ impl Node {
     }
 }
 
-/// What is left to do about tasks that have ended.
+/// The work that is left for tasks that have ended.
 #[derive(Debug, Default)]
 struct Unhandled {
-    /// Those that somebody must look at again.
+    /// Tasks to handle again.
     again: BTreeSet<TaskId>,
-    /// Those that are only to be archived.
+    /// Tasks that need only the archive.
     archived: BTreeSet<TaskId>,
 }

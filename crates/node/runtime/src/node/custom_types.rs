@@ -1,4 +1,4 @@
-//! What users register by name: documents that are put, read, listed and removed; and task types among them.
+//! Documents that users register by name: put, read, list and remove; custom task types among them.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,64 +14,65 @@ use crate::request::{CHECK_STEPS_MAX, CustomType, FieldError, RunAs, TaskRequest
 
 use super::{Node, SubmitError};
 
-/// Something that was put by name.
+/// A document that a user registered by name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamedDocument {
     /// Its name.
     pub id: Name,
     /// Changes with every put that changes it.
     pub version: u64,
-    /// As it was sent.
+    /// The document as it was sent.
     pub json: String,
 }
 
-/// Why nothing was put.
+/// Why a document was not registered.
 #[derive(Debug, thiserror::Error)]
 pub enum NamedDocumentError {
-    /// It is not valid.
+    /// The document is not valid.
     #[error(transparent)]
     Invalid(#[from] FieldError),
-    /// Another one is there.
-    #[error("another one of this name is there")]
+    /// The name holds another document.
+    #[error("the name holds another document")]
     Exists,
     /// Others change it at the same time.
-    #[error("others change it at the same time; try again")]
+    #[error("other changes of the document came first; try again")]
     Crowded,
-    /// The store could not be asked.
+    /// The store did not answer.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
-/// The most bytes of what is put: every store takes it, and a run takes it along.
+/// The most bytes of a document: every store takes it, and a run carries a copy.
 const DEFINITION_BYTES_MAX: usize = 1000 << 10;
-/// How often a change is tried that somebody else's gets in the way of.
+/// How often a change is tried when other changes come first.
 const TRIES: usize = 10;
-/// How long what was read counts.
+/// How long cached documents are used.
 const FRESH: Duration = Duration::from_secs(1);
-/// Documents read in one go.
+/// Documents read together.
 const PAGE: usize = 500;
-/// Namespaces that are remembered.
+/// Namespaces in the cache.
 const NAMESPACES_MAX: usize = 1000;
 
-/// Steps of a check that are taken at once. One that takes more waits for its turn on another thread.
+/// Steps of a check that run directly. A longer check waits for its turn on another thread.
 const LIGHT_STEPS: u64 = 10_000;
 
-/// Bytes that are read at once.
+/// Bytes that are parsed directly.
 const LIGHT_BYTES: usize = 64 << 10;
 
-/// What is registered of the task types of a namespace.
+/// The registered task types of a namespace.
 #[derive(Debug, Default)]
 pub(super) struct Types {
     executors: HashMap<Name, TypeExecutor>,
-    /// Those that have an analyzer.
+    /// Types that have an analyzer.
     pub(super) analyzed: HashSet<Name>,
 }
 
-/// The executor of a task type, as it was put and as it was read.
+/// The executor of a task type, as text and parsed.
 #[derive(Clone, Debug)]
 struct TypeExecutor {
     put: NamedDocument,
-    /// An earlier version may have put what is refused now: its tasks are refused until it is put right.
+    /// An earlier version may have accepted a definition that is invalid now: its tasks are refused until it
+    /// is corrected.
     read: Result<Arc<CustomType>, FieldError>,
 }
 
@@ -79,7 +80,7 @@ impl TypeExecutor {
     fn read(put: NamedDocument) -> Self {
         let read = CustomType::from_json(put.json.as_bytes()).map(Arc::new);
         if let Err(error) = &read {
-            tracing::error!(task_type = %put.id, %error, "an executor cannot be used: its tasks are refused");
+            tracing::error!(task_type = %put.id, %error, "the task type is invalid: its tasks are refused");
         }
         Self { put, read }
     }
@@ -104,13 +105,13 @@ impl Types {
     }
 }
 
-/// The task types that are registered, as far as they were read, by namespace.
+/// The cache of registered task types, by namespace.
 #[derive(Debug, Default)]
 pub(super) struct TypeCache(Mutex<HashMap<Name, CachedTypes>>);
 
 #[derive(Debug)]
 struct CachedTypes {
-    /// `None` if they have changed since.
+    /// `None` if they have changed since the last read.
     read_at: Option<Instant>,
     types: Arc<Types>,
 }
@@ -123,8 +124,8 @@ impl From<Document> for NamedDocument {
 }
 
 impl Node {
-    /// Puts something by name. Answers it, and whether it is new. The same again changes nothing; something else is
-    /// refused unless it may replace what is there.
+    /// Registers a document by name. Returns it, and whether it is new. The same document again changes
+    /// nothing; another one is refused unless it may replace the first.
     pub(super) async fn put_named(
         &self,
         key: DocumentKey,
@@ -153,7 +154,7 @@ impl Node {
         Err(NamedDocumentError::Crowded)
     }
 
-    /// Removes something by name. Answers whether it was there.
+    /// Removes a document by name. Returns whether it existed.
     pub(super) async fn delete_named(&self, key: DocumentKey) -> Result<bool, NamedDocumentError> {
         for _ in 0..TRIES {
             let Some(stored) = self.document(&key).await? else { return Ok(false) };
@@ -169,7 +170,7 @@ impl Node {
         Ok(self.0.parts.documents.get(std::slice::from_ref(key)).await?.pop().flatten())
     }
 
-    /// What was put of a kind, by name.
+    /// The documents of a kind, by name.
     pub(super) async fn list_named(
         &self,
         kind: DocumentKind,
@@ -181,7 +182,7 @@ impl Node {
         Ok(self.0.parts.documents.by_name(list).await?.into_iter().map(NamedDocument::from).collect())
     }
 
-    /// All that was put of a kind.
+    /// All documents of a kind.
     pub(super) async fn all_named(
         &self,
         kind: DocumentKind,
@@ -199,7 +200,7 @@ impl Node {
         }
     }
 
-    /// Says how a task type is run from now on.
+    /// Registers the definition of a task type.
     pub async fn put_executor(
         &self,
         namespace: &Name,
@@ -215,7 +216,7 @@ impl Node {
         Ok(put)
     }
 
-    /// How a task type is run.
+    /// The definition of a task type.
     pub async fn executor(
         &self,
         namespace: &Name,
@@ -234,7 +235,7 @@ impl Node {
         self.list_named(DocumentKind::Executor, namespace, after, limit).await
     }
 
-    /// Forgets how a task type is run; its tasks that are there run on. Answers whether it was registered.
+    /// Removes the definition of a task type; its existing tasks run on. Returns whether it was registered.
     pub async fn delete_executor(
         &self,
         namespace: &Name,
@@ -245,8 +246,8 @@ impl Node {
         Ok(deleted)
     }
 
-    /// A request whose type was registered says what it is run as. What is frozen here is not changed by what is
-    /// registered later.
+    /// Adds the registered definition to a request of a custom type. Later registrations do not change this
+    /// copy.
     pub(super) async fn run_as(
         &self,
         namespace: &Name,
@@ -264,14 +265,14 @@ impl Node {
         Ok(())
     }
 
-    /// What a request is run as by the executor of its type. A costly check does not keep others waiting.
+    /// The same by the given definition. A costly check does not hold up other requests.
     pub(super) async fn run_by(
         &self,
         custom_type: &Arc<CustomType>,
         request: &TaskRequest,
     ) -> Result<RunAs, FieldError> {
         let run_as = custom_type.run_as(request, LIGHT_STEPS);
-        // One of many requests that came together: others have their turn.
+        // Each of many requests that came together gives way to others.
         tokio::task::yield_now().await;
         match run_as {
             Err(error) if error.code == code::TOO_COSTLY => {
@@ -282,7 +283,7 @@ impl Node {
         }
     }
 
-    /// Reads what a client sent, a long text on a thread that drives nothing.
+    /// Parses a document of a client, a long one on a thread that drives nothing.
     pub(super) async fn read_sent<T: Send + 'static>(
         &self,
         body: &[u8],
@@ -301,11 +302,11 @@ impl Node {
         if bytes <= LIGHT_BYTES { work() } else { self.heavy(work).await }
     }
 
-    /// Does what may take a tenth of a second on a thread that drives nothing, one after the other: requests that are
-    /// costly wait for each other and for nobody else.
+    /// Runs work that may take a tenth of a second on a thread that drives nothing, one after the other:
+    /// costly requests wait only for each other.
     pub(super) async fn heavy<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> T {
         let turn = Arc::clone(&self.0.heavy).acquire_owned().await.expect("it is never closed");
-        // The turn ends with the work, also when nobody waits for the answer any more.
+        // The turn ends with the work, even if the caller has stopped waiting.
         let work = tokio::task::spawn_blocking(move || (work(), drop(turn)).0);
         work.await.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
     }
@@ -344,7 +345,7 @@ fn executor_key(namespace: &Name, task_type: &Name) -> DocumentKey {
     DocumentKey { kind: DocumentKind::Executor, namespace: namespace.clone(), id: task_type.clone() }
 }
 
-/// Whether two definitions say the same, however they are written.
+/// Whether two definitions are equal as JSON values.
 fn same(one: &[u8], other: &[u8]) -> bool {
     let canonical = |bytes| str::from_utf8(bytes).map(canonical);
     one == other || canonical(one) == canonical(other)
@@ -361,7 +362,7 @@ impl TypeCache {
         cached.read_at.is_some_and(|read_at| read_at.elapsed() < FRESH).then(|| Arc::clone(&cached.types))
     }
 
-    /// What was read last, however long ago.
+    /// The cached types, of any age.
     fn last(&self, namespace: &Name) -> Arc<Types> {
         self.lock().get(namespace).map(|cached| Arc::clone(&cached.types)).unwrap_or_default()
     }

@@ -1,7 +1,8 @@
-//! Taking in tasks that others publish by message.
+//! Accepting tasks that clients publish as messages.
 //!
-//! A message is acknowledged when what it asks for is durable, so it may come again. Then it must not become a second task:
-//! one without a request id gets one made of the message's own name, which stays the same however often it comes.
+//! The intake acknowledges a message when its task is durable, so the message may come again. Then it must
+//! not become a second task: a message without a request id gets one made of its own name, which stays the
+//! same at every delivery.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -16,11 +17,11 @@ use crate::request::TaskRequest;
 use super::Node;
 use super::submit::SubmitError;
 
-/// Messages taken in one go.
+/// Messages taken together.
 const BATCH: usize = 500;
 /// Wait after the intake or the store has failed, or while a queue is full.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
-/// Messages that wait here while those for other queues go on, and their bytes; when there are more, all wait.
+/// Most waiting messages, and their bytes, while messages for other queues go on; beyond that, all wait.
 const WAITING_MAX: usize = 5_000;
 const WAITING_BYTES_MAX: usize = 8 << 20;
 
@@ -28,7 +29,7 @@ const WAITING_BYTES_MAX: usize = 8 << 20;
 #[derive(Debug)]
 struct PendingMessage {
     message: IntakeMessage,
-    /// Where it is to go, if it was read before.
+    /// Its queue, if the message was parsed before.
     queue: Option<Name>,
 }
 
@@ -37,9 +38,9 @@ struct PendingMessage {
 struct UnstoredMessages {
     open: Vec<PendingMessage>,
     bytes: usize,
-    /// Queues that they are for, which are full or which the store failed for: what comes for one of these waits behind.
+    /// Queues that are full or whose submit failed: later messages for them wait behind.
     held: HashSet<Name>,
-    /// What the store said last.
+    /// The last error of the store.
     store_error: Option<Arc<StoreError>>,
 }
 
@@ -60,11 +61,11 @@ impl UnstoredMessages {
 }
 
 impl Node {
-    /// Takes tasks of a namespace in, for ever.
+    /// Accepts tasks of a namespace. Never returns.
     pub async fn take_in(&self, intake: Arc<dyn Intake>, namespace: Name) {
         let mut waiting = UnstoredMessages::default();
         let (mut again_at, mut reported) = (Instant::now(), (false, true));
-        // Kept while waiting messages are tried again: one that is given up may cost a connection.
+        // Kept while waiting messages are retried: dropping it may cost a connection.
         let mut take = intake.take(BATCH);
         loop {
             let taken = tokio::select! {
@@ -79,7 +80,7 @@ impl Node {
             let open: Vec<PendingMessage> = match taken {
                 Ok(open) => open,
                 Err(error) => {
-                    tracing::warn!(%error, "messages cannot be taken in, trying again");
+                    tracing::warn!(%error, "the intake failed to give messages, retrying");
                     tokio::time::sleep(AGAIN_AFTER).await;
                     continue;
                 }
@@ -115,8 +116,8 @@ impl Node {
         }
     }
 
-    /// Stores what messages ask for, as far as that can be done now. Answers those that should be tried alone: one of them
-    /// may be what the store cannot take.
+    /// Stores the tasks of messages, as far as possible now. Returns the messages to try alone: the store may
+    /// refuse one of them.
     async fn take_some(
         &self,
         intake: &dyn Intake,
@@ -158,7 +159,8 @@ impl Node {
                         rejected.push((open.message, error.to_string()));
                     }
                     StoreError::TooLarge { .. } => alone.push(open),
-                    // No fault of the message: the store is away, or its password or what it has of this queue is wrong.
+                    // Not a fault of the message: the store is unavailable, its password is wrong, or its
+                    // data of this queue is.
                     _ => {
                         waiting.store_error = Some(error);
                         waiting.push(open);
@@ -166,9 +168,9 @@ impl Node {
                 },
             }
         }
-        // Until it is done, which can be done twice: nobody else knows of these.
+        // Until it is done, which is safe to repeat: no other server has these messages.
         while let Err(error) = settle(intake, &taken, &rejected).await {
-            tracing::warn!(%error, "messages cannot be acknowledged, trying again");
+            tracing::warn!(%error, "the intake did not acknowledge messages, retrying");
             tokio::time::sleep(AGAIN_AFTER).await;
         }
         alone

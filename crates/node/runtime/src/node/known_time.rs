@@ -1,7 +1,8 @@
-//! The last time that the store knows of: noted once a minute while the clock is settled, compared with at a start.
+//! The last time that the store has seen: written once a minute while the clock is settled, compared with the
+//! clock at a start.
 //!
-//! A server that starts long after it, or before it, may have a wrong clock, or may have been away for long: nobody can
-//! tell. So what cannot be undone waits for the clock to settle.
+//! A server that starts long after it, or before it, may have a wrong clock, or may have been away for long:
+//! the two look the same. So steps that cannot be undone wait for the clock to settle.
 
 use std::sync::PoisonError;
 use std::time::Duration;
@@ -15,7 +16,7 @@ use crate::clock;
 
 use super::Node;
 
-/// How often it is noted.
+/// How often it is written.
 const NOTE_EVERY: Duration = Duration::from_mins(1);
 
 fn key() -> DocumentKey {
@@ -33,19 +34,19 @@ fn time_of(value: &[u8]) -> Option<Timestamp> {
     str::from_utf8(value).ok()?.parse().ok().map(Timestamp::from_micros)
 }
 
-/// Compares the clock with the last time that the store knows of. Before anything is decided by the clock.
+/// Compares the clock with the last time in the store. Call it before any decision by the clock.
 pub async fn compare_with_store(documents: &dyn Documents) -> Result<(), StoreError> {
     let noted = documents.get(&[key()]).await?.pop().flatten();
     if let Some(at) = noted.and_then(|noted| time_of(&noted.value))
         && let Trust::Unsettled { left, why } = clock::started(at).trust
     {
-        tracing::warn!("{why}: what cannot be undone waits for {left:?}");
+        tracing::warn!("{why}: steps that cannot be undone wait for {left:?}");
     }
     Ok(())
 }
 
 impl Node {
-    /// Notes the time, if it is settled and was not noted just now.
+    /// Writes the time, if the clock is settled and the last write is old enough.
     pub(super) async fn note_time(&self) -> Result<(), StoreError> {
         let clock = clock::now();
         let is_fresh = |at: Timestamp| clock.steady.since(at) < NOTE_EVERY;
@@ -57,7 +58,7 @@ impl Node {
         let noted = documents.get(&[key()]).await?.pop().flatten();
         let expected = noted.map_or(0, |noted| noted.version);
         let content = Some(Content { due: None, value: value_of(clock.wall) });
-        // Another server that was first has noted the same.
+        // Another server was first and has written the same.
         documents.put(&[PutDocument { key: key(), expected, content }]).await?;
         *self.0.noted_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(clock.steady);
         Ok(())

@@ -1,7 +1,8 @@
-//! Locks for users: one owner at a time, for a time.
+//! Locks for users: one owner at a time, until a time.
 //!
-//! A lock is a document. Its token rises with every new owner, so that what a lock protects can refuse one who held it
-//! before and does not know that it is over. How long a lock is held: `tasklane_core::lock`.
+//! A lock is a document. Its token rises with every new owner, so that the protected resource can refuse an
+//! earlier owner whose lock has expired unnoticed. For the time that a lock is held see
+//! `tasklane_core::lock`.
 
 use std::time::Duration;
 
@@ -24,7 +25,7 @@ use super::Node;
 pub struct Lock {
     /// Its name.
     pub name: Name,
-    /// Who holds it.
+    /// The owner.
     pub owner: String,
     /// Rises with every new owner.
     pub token: u64,
@@ -34,21 +35,21 @@ pub struct Lock {
     pub until: Timestamp,
 }
 
-/// What came of asking for a lock.
+/// The outcome of a request for a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LockOutcome {
-    /// It is held now.
+    /// The caller holds it now.
     Yes(Lock),
-    /// Somebody else holds it.
+    /// Another owner holds it.
     HeldBy(Lock),
 }
 
-/// What is stored of a lock.
+/// The stored form of a lock.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct StoredLock {
     #[serde(rename = "o")]
     owner: String,
-    /// `None` for the version of the document: it was not renewed yet.
+    /// `None` stands for the version of the document: the lock was not renewed yet.
     #[serde(rename = "t", default, skip_serializing_if = "Option::is_none")]
     token: Option<u64>,
     #[serde(rename = "s")]
@@ -68,7 +69,7 @@ impl StoredLock {
         self.lease().is_held(clock, clock::boot_id())
     }
 
-    /// As others see it.
+    /// The lock as the API shows it.
     fn shown(&self, document: &Document, clock: &Clock) -> Lock {
         Lock {
             name: document.key.id.clone(),
@@ -80,9 +81,9 @@ impl StoredLock {
     }
 }
 
-/// How often a change is tried that somebody else's gets in the way of.
+/// How often a change is tried when other changes come first.
 const TRIES: usize = 10;
-/// A lock that ended this long ago is removed.
+/// An expired lock is removed after this time.
 const KEPT: Duration = Duration::from_mins(1);
 /// Locks removed in one go.
 const PAGE: usize = 500;
@@ -95,14 +96,14 @@ fn stored(document: &Document) -> Result<StoredLock, StoreError> {
     codec::decode(&document.value)
 }
 
-/// A lock, if somebody holds it.
+/// A lock, if it is held.
 fn held(document: &Document, clock: &Clock) -> Result<Option<Lock>, StoreError> {
     let stored = stored(document)?;
     Ok(stored.is_held(clock).then(|| stored.shown(document, clock)))
 }
 
 impl Node {
-    /// Takes a lock for a time, or renews it for the one who holds it.
+    /// Takes a lock for a time, or renews it for its owner.
     pub async fn take_lock(
         &self,
         namespace: &Name,
@@ -142,10 +143,10 @@ impl Node {
                 }));
             }
         }
-        Err(StoreError::unavailable("others change this lock at the same time"))
+        Err(StoreError::unavailable("other changes of the lock came first"))
     }
 
-    /// Gives a lock back. Answers who holds it, if that is somebody else.
+    /// Releases a lock. Returns the lock if another owner holds it.
     pub async fn release_lock(
         &self,
         namespace: &Name,
@@ -165,10 +166,10 @@ impl Node {
                 return Ok(None);
             }
         }
-        Err(StoreError::unavailable("others change this lock at the same time"))
+        Err(StoreError::unavailable("other changes of the lock came first"))
     }
 
-    /// A lock, if somebody holds it.
+    /// A lock, if it is held.
     pub async fn lock(&self, namespace: &Name, name: &Name) -> Result<Option<Lock>, StoreError> {
         let found = self.0.parts.documents.get(&[key_of(namespace, name)]).await?.pop().flatten();
         let clock = clock::now();
@@ -176,7 +177,7 @@ impl Node {
         Ok(held.flatten())
     }
 
-    /// Locks that are held, by name, and where to go on: behind the last one that was looked at.
+    /// Held locks, by name, and where to go on: behind the last lock of this page.
     pub async fn locks(
         &self,
         namespace: &Name,
@@ -191,7 +192,7 @@ impl Node {
         Ok((locks.collect::<Result<_, _>>()?, next))
     }
 
-    /// Removes locks that nobody has renewed; none while the clock is not settled.
+    /// Removes expired locks; none while the clock is not settled.
     pub(super) async fn forget_locks(&self) -> Result<(), StoreError> {
         let mut after = None;
         loop {

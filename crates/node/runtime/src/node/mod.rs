@@ -1,7 +1,8 @@
-//! A node: what the API, the embedding program and the command line ask for, over the ports and the scheduler.
+//! A node: the operations of the API, the embedding program and the command line, over the ports and the
+//! scheduler.
 //!
-//! Every question is answered from the store, which is the truth; the scheduler of this process is asked only for what
-//! it alone knows (why a task waits) or does faster (taking new tasks into a lane it owns).
+//! The store is the truth and answers every question. The scheduler of this process serves only what it alone
+//! knows (why a task waits) or does faster (accepting new tasks into a lane that it owns).
 
 mod archive;
 mod bulk;
@@ -72,18 +73,18 @@ pub struct NodeOptions {
     pub lanes: u16,
     /// Other servers may work on the same store.
     pub is_cluster: bool,
-    /// What a task may hold.
+    /// The limits of a task.
     pub limits: RequestLimits,
     /// How long finished tasks are kept.
     pub retention: RetentionOptions,
-    /// What is not as safe as it could be, for whoever asks whether this server is ready.
+    /// Weak points of this deployment, shown with the readiness of this server.
     pub warnings: Vec<String>,
 }
 
-/// What a node works with.
+/// The parts of a node.
 #[derive(Clone, Debug)]
 pub struct NodeParts {
-    /// The truth.
+    /// The store: the truth.
     pub store: Arc<dyn Store>,
     /// Output of attempts.
     pub logs: Arc<dyn Logs>,
@@ -93,13 +94,13 @@ pub struct NodeParts {
     pub bus: Arc<dyn Bus>,
     /// The scheduler of this process.
     pub scheduler: SchedulerHandle,
-    /// Tells who waits here.
+    /// Notifies the waiting parts of this process.
     pub notifier: Arc<Notifier>,
-    /// Where finished tasks are kept for good.
+    /// The archive of finished tasks.
     pub archive: Option<Arc<dyn Archive>>,
 }
 
-/// Answers for a Tasklane server. Cheap to clone.
+/// The operations of a Tasklane server. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Node(Arc<Inner>);
 
@@ -111,47 +112,47 @@ struct Inner {
     queues: submit::QueueCache,
     alarm: schedules::Alarm,
     types: custom_types::TypeCache,
-    /// Costly checks take turns.
+    /// Turns for costly checks.
     heavy: Arc<Semaphore>,
     stats: Mutex<BTreeMap<SessionId, WorkerStats>>,
-    /// Workers that do not receive, and when that was reported last.
+    /// Workers that do not receive, each with the time of its last report.
     not_receiving: Mutex<BTreeMap<SessionId, Instant>>,
-    /// When the time was last noted in the store, by the steady clock.
+    /// When the last known time was written to the store, by the steady clock.
     noted_at: Mutex<Option<Timestamp>>,
     archiving: archive::Archiving,
 }
 
-/// What a node counts.
+/// Statistics of a node.
 #[derive(Clone, Debug)]
 pub struct NodeStats {
     /// Tasks by `Status::code`.
     pub counts: [u64; 8],
     /// Lanes of this server.
     pub lanes: Vec<LaneInfo>,
-    /// Workers alive.
+    /// Number of live workers.
     pub workers: usize,
     /// Attempts that execute.
     pub running: u64,
-    /// Attempts that could execute at once.
+    /// Attempts that the workers can execute together.
     pub capacity: u64,
-    /// How often rare things happened in this server's lanes.
+    /// Counters of rare paths in this server's lanes.
     pub counters: Vec<(&'static str, u64)>,
     /// When this server was started.
     pub started_at: Timestamp,
-    /// What this server's process uses.
+    /// Resource use of this server's process.
     pub process: ProcessUsage,
-    /// How the clock of this machine is.
+    /// The state of the clock of this machine.
     pub clock: ClockState,
 }
 
-/// Something that must be well before work can be done.
+/// A condition for work of this server.
 #[derive(Clone, Debug)]
 pub struct Readiness {
-    /// What.
+    /// Its name.
     pub name: &'static str,
-    /// Whether it is.
+    /// Whether it holds.
     pub ok: bool,
-    /// For people.
+    /// An explanation for people.
     pub detail: String,
 }
 
@@ -173,8 +174,8 @@ impl Node {
         }))
     }
 
-    /// Listens to what workers tell of themselves, fires schedules, looks at what has ended, archives it and removes what is
-    /// too old, until it is told to stop.
+    /// Receives statistics of workers, fires schedules, handles completions, archives tasks and removes old
+    /// ones, until the shutdown.
     pub async fn run(&self, shutdown: CancellationToken) {
         let listening = Box::pin(self.listen());
         let following = Box::pin(self.follow_others());
@@ -193,7 +194,7 @@ impl Node {
         }
     }
 
-    /// Hears how workers are doing, for ever.
+    /// Receives statistics of workers. Never returns.
     async fn listen(&self) {
         loop {
             if let Ok(mut subscription) = self.0.parts.bus.subscribe(Address::Stats).await {
@@ -211,20 +212,20 @@ impl Node {
         }
     }
 
-    /// Hears what other servers do with tasks, for ever, but only while somebody here wants to know.
+    /// Receives events of other servers while a client of this process waits for changes. Never returns.
     async fn follow_others(&self) {
         let notifier = &self.0.parts.notifier;
         loop {
             notifier.until_wanted(true).await;
             if let Ok(mut subscription) = self.0.parts.bus.subscribe(Address::Events).await {
-                // Alone, a server hears its own lanes anyway.
+                // A server without others gets the events of its lanes anyway.
                 if self.has_company() {
                     notifier.resume();
                 }
                 let unwanted = async {
                     loop {
                         notifier.until_wanted(false).await;
-                        // Whoever has asked once may soon ask again.
+                        // A client that has asked once may soon ask again.
                         if tokio::time::timeout(LISTEN_ON, notifier.until_wanted(true)).await.is_err() {
                             break;
                         }
@@ -255,13 +256,14 @@ impl Node {
         self.0.parts.scheduler.loaded().await;
     }
 
-    /// There are other servers.
+    /// Whether there are other servers.
     fn has_company(&self) -> bool {
         let view = self.0.parts.scheduler.view();
         view.members.values().filter(|member| matches!(member.role, Role::Server { .. })).nth(1).is_some()
     }
 
-    /// Where the API of another server is that owns a lane; `None` if it is this one, or nobody, or has no API.
+    /// The API address of the server that owns a lane; `None` if it is this one, if the lane has no owner, or
+    /// if the owner has no API.
     pub fn owner_elsewhere(&self, lane: LaneId) -> Option<String> {
         let scheduler = &self.0.parts.scheduler;
         if scheduler.owns(lane) {
@@ -274,7 +276,7 @@ impl Node {
         }
     }
 
-    /// Which lanes a queue uses.
+    /// The lanes that a queue uses.
     pub async fn binding(&self, queue: &QueueKey) -> Result<QueueBinding, StoreError> {
         Ok(self.known(queue).await?.binding)
     }
@@ -284,13 +286,13 @@ impl Node {
         self.0.parts.notifier.events(after)
     }
 
-    /// What is going on.
+    /// Statistics, with fresh counts of tasks.
     pub async fn stats(&self) -> Result<NodeStats, StoreError> {
         let queues = self.all_counts().await?;
         Ok(self.stats_with(&queues).await)
     }
 
-    /// The same, where tasks were counted before, or could not be.
+    /// The same, with counts of tasks that the caller has, or without counts.
     pub async fn stats_with(&self, queues: &[QueueCounts]) -> NodeStats {
         let mut counts = [0; 8];
         for queue in queues {
@@ -319,14 +321,14 @@ impl Node {
         }
     }
 
-    /// Whether the process lives: the error says what holds it up.
+    /// Whether the process lives: the error names the part that holds it up.
     pub fn health(&self) -> Result<(), HeldUp> {
         self.0.parts.scheduler.held_up().borrow().clone().map_or(Ok(()), Err)
     }
 
     /// Returns when the drivers of lanes are held up.
     pub async fn held_up(&self) {
-        // Without a scheduler there is nobody to say so.
+        // Without a scheduler there is no signal to wait for.
         if self.0.parts.scheduler.held_up().wait_for(Option::is_some).await.is_err() {
             std::future::pending::<()>().await;
         }
@@ -345,7 +347,8 @@ impl Node {
         let owned = lanes.iter().filter(|lane| lane.phase == "owning").count();
         let all = usize::from(self.0.options.lanes);
         let view = self.0.parts.scheduler.view();
-        // Lanes that other servers own are well too. One that nobody owns is not, nor one that is not loaded here yet.
+        // Lanes of other servers are ready too. A lane without an owner is not, nor a lane that is not loaded
+        // here yet.
         let is_well = |lane: &LaneInfo| match lane.phase {
             "owning" => true,
             "idle" | "acquiring" => view.grants.contains_key(&lane.lane),
@@ -367,7 +370,7 @@ impl Node {
     }
 }
 
-/// A wrong clock is corrected, so it keeps nothing from being done; but it has to be said.
+/// A wrong clock is corrected, so it does not stop work; but it is reported.
 fn clock_check(state: &ClockState) -> Readiness {
     let offset = match state.offset {
         None => "there is no other clock to compare it with".to_owned(),
@@ -391,7 +394,7 @@ fn clock_check(state: &ClockState) -> Readiness {
     Readiness { name: "clock", ok: true, detail: format!("{offset}{waiting}") }
 }
 
-/// Wait before the bus is listened to again.
+/// Wait before the subscription is opened again.
 const LISTEN_AGAIN: std::time::Duration = std::time::Duration::from_secs(1);
-/// How long others are listened to when nobody wants to know any more.
+/// How long events of other servers are received after the last client has left.
 const LISTEN_ON: std::time::Duration = std::time::Duration::from_mins(1);

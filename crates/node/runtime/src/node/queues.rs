@@ -13,10 +13,10 @@ use crate::request::FieldError;
 use super::Node;
 use super::submit::POLICY_FRESH;
 
-/// A queue as people see it.
+/// A queue as the API shows it.
 #[derive(Clone, Debug)]
 pub struct QueueInfo {
-    /// Which one.
+    /// Its name and namespace.
     pub queue: QueueKey,
     /// Its policy.
     pub policy: VersionedPolicy,
@@ -30,16 +30,16 @@ pub enum PolicyError {
     /// The policy is not valid.
     #[error(transparent)]
     Invalid(#[from] FieldError),
-    /// Somebody else has changed it, or the store could not take it.
+    /// Another caller has changed it, or the store could not take it.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
-/// Rows read at once.
+/// Rows read together.
 const PAGE: usize = 500;
 
 impl Node {
-    /// Queues of a namespace by name: those that have tasks, and those that have a policy.
+    /// Queues of a namespace by name: queues that have tasks, and queues that have a policy.
     pub async fn queues(
         &self,
         namespace: &Name,
@@ -64,7 +64,7 @@ impl Node {
         Ok(queues.into_values().take(limit).collect())
     }
 
-    /// One queue. One that was never used has the default policy and no tasks.
+    /// One queue. A queue that was never used has the default policy and no tasks.
     pub async fn queue(&self, queue: &QueueKey) -> Result<QueueInfo, StoreError> {
         let policy = self.0.parts.store.policy(queue).await?;
         let counts = self.counts_of(queue).await?;
@@ -76,7 +76,7 @@ impl Node {
         self.0.parts.scheduler.keys(queue, after, limit).await
     }
 
-    /// Changes a policy by compare-and-set of its version and answers the new one, when all servers go by it.
+    /// Changes a policy by compare-and-set of its version. Returns the new version when all servers use it.
     pub async fn put_policy(&self, put: PutPolicy) -> Result<u64, PolicyError> {
         self.0.options.limits.check_policy(&put.policy)?;
         self.bind(&put).await?;
@@ -85,13 +85,13 @@ impl Node {
         self.0.queues.forget(&queue);
         self.0.parts.scheduler.policy_changed(&queue, &VersionedPolicy { version, policy }).await;
         if self.0.options.is_cluster {
-            // Until then others may give tasks what they have read before.
+            // Until then other servers may apply the policy that they have read before.
             tokio::time::sleep(POLICY_FRESH).await;
         }
         Ok(version)
     }
 
-    /// Whether a queue is spread is settled by its first task or its first policy.
+    /// The first task or the first policy of a queue decides whether it is spread.
     async fn bind(&self, put: &PutPolicy) -> Result<(), PolicyError> {
         let store = &self.0.parts.store;
         let current = store.policy(&put.queue).await?.version;
@@ -131,7 +131,8 @@ impl Node {
     }
 
     async fn counts_of(&self, queue: &QueueKey) -> Result<[u64; 8], StoreError> {
-        // Stores are asked for what follows a key: what follows the last one before this is this, if it has tasks.
+        // The store lists the queues after a key: after the key just before this one comes this one, if it
+        // has tasks.
         let list = CountList { after: key_before(queue), limit: 1 };
         let found = self.0.parts.store.counts(list).await?.pop();
         Ok(found.filter(|found| found.queue == *queue).map_or([0; 8], |found| found.by_status))
@@ -144,7 +145,7 @@ impl Node {
             let read = LaneRead::Policies { after };
             let load = LoadQuery { lane: LaneId(0), read, limit: PAGE, body_bytes_max: 0 };
             let LanePage::Policies { rows, revision, more } = self.0.parts.store.load(load).await? else {
-                return Err(StoreError::corrupt("policies were asked for and something else came"));
+                return Err(StoreError::corrupt("a request for policies returned another page"));
             };
             policies.extend(rows);
             if !more {
@@ -155,7 +156,7 @@ impl Node {
     }
 }
 
-/// The last key before one, of all that there could be.
+/// The greatest possible key before one.
 fn key_before(key: &QueueKey) -> Option<QueueKey> {
     if let Some(queue) = name_before(&key.queue) {
         return Some(QueueKey::new(key.namespace.clone(), queue));
@@ -165,11 +166,12 @@ fn key_before(key: &QueueKey) -> Option<QueueKey> {
     Some(QueueKey::new(namespace, Name::new(&last).ok()?))
 }
 
-/// The last name before one, of all that there could be.
+/// The greatest possible name before one.
 fn name_before(name: &Name) -> Option<Name> {
     let (last, stem) = name.as_str().as_bytes().split_last()?;
     let stem = &name.as_str()[..stem.len()];
-    // Without its last character, if none is less; else with the next lesser one, and behind that the greatest.
+    // Without its last character, if that one is the least; else with the next lesser one, followed by the
+    // greatest.
     let Some(lesser) = char_before(*last) else { return Name::new(stem).ok() };
     let greatest = char_before(u8::MAX)?.to_string();
     Name::new(&format!("{stem}{lesser}{}", greatest.repeat(Name::LEN_MAX - name.as_str().len()))).ok()

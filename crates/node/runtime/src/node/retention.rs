@@ -1,4 +1,4 @@
-//! Removing what is too old, in small batches, so that nothing else has to wait.
+//! Removing old tasks, in small batches, so that nothing else has to wait.
 
 use std::time::Duration;
 
@@ -10,16 +10,16 @@ use crate::clock;
 
 use super::Node;
 
-/// How long things are kept.
+/// How long tasks are kept.
 #[derive(Clone, Debug)]
 pub struct RetentionOptions {
     /// Payload, result and output of finished tasks. Default: 7 days.
     pub tasks: Duration,
     /// The id of finished tasks, so that a repeated request finds it. At least as long as the tasks. Default: 7 days.
     pub request_ids: Duration,
-    /// How often to look. Default: a minute.
+    /// Time between two passes. Default: a minute.
     pub every: Duration,
-    /// Tasks looked at in one go. Default: 500.
+    /// Tasks of one batch. Default: 500.
     pub batch: usize,
 }
 
@@ -30,36 +30,36 @@ impl Default for RetentionOptions {
     }
 }
 
-/// Between two batches others get their turn.
+/// Between two batches other work gets its turn.
 const PAUSE: Duration = Duration::from_millis(20);
 
 impl Node {
-    /// Looks again and again for what is too old.
+    /// Removes old tasks and their data. Never returns.
     pub(super) async fn retain(&self) {
-        // Only one that owns lanes has something to do here.
+        // Only a server that owns lanes removes tasks.
         self.loaded().await;
         let mut ticks = tokio::time::interval(self.0.options.retention.every);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            // One server of all is enough.
+            // One server is enough.
             if !self.0.parts.scheduler.owns(LaneId(0)) {
                 continue;
             }
             if let Err(error) = self.retire_once().await {
-                tracing::warn!(%error, "old tasks were not removed, trying again later");
+                tracing::warn!(%error, "old tasks were not removed, retrying later");
             }
             if let Err(error) = self.forget_locks().await {
-                tracing::warn!(%error, "old locks were not removed, trying again later");
+                tracing::warn!(%error, "expired locks were not removed, retrying later");
             }
             if let Err(error) = self.note_time().await {
-                tracing::warn!(%error, "the time was not noted in the store, trying again later");
+                tracing::warn!(%error, "the last known time was not written, retrying later");
             }
         }
     }
 
-    /// Goes once over everything that is old enough; over nothing while the clock is not settled. Answers how many tasks
-    /// lost their data, and how many are gone.
+    /// Makes one pass over everything that is old enough; over nothing while the clock is not settled.
+    /// Returns how many tasks lost their data, and how many were removed.
     pub async fn retire_once(&self) -> Result<(u64, u64), StoreError> {
         let options = &self.0.options.retention;
         let parts = &self.0.parts;
@@ -67,7 +67,7 @@ impl Node {
         let (mut stripped, mut removed) = (0, 0);
         let mut after: Option<TaskCursor> = None;
         loop {
-            // Asked before each batch: the clock may step while this goes on.
+            // Computed before each batch: the clock may step meanwhile.
             let Some(Bounds { finished_before, forget_before }) = retention.bounds(&clock::now()) else {
                 return Ok((stripped, removed));
             };
@@ -81,7 +81,7 @@ impl Node {
                 removed += self.forget_children(*composite).await?;
             }
             if !tasks.is_empty() {
-                // Output goes first: were the task gone, nobody would know that there is any.
+                // Output goes first: without the task, no later pass would find it.
                 parts.logs.remove(&tasks).await?;
                 parts.store.retire(&expired.strip, &expired.forget).await?;
                 stripped += expired.strip.len() as u64;
@@ -95,8 +95,8 @@ impl Node {
         }
     }
 
-    /// Forgets all children of a finished task, and theirs. The composite goes last, so that a crash leaves nothing
-    /// behind that nobody knows of. Answers how many it were.
+    /// Removes all children of a finished task, and theirs. The composite goes last, so that after a crash
+    /// the next pass still finds the rest. Returns the number of removed tasks.
     pub(super) async fn forget_children(&self, composite: TaskId) -> Result<u64, StoreError> {
         let (parts, limit) = (&self.0.parts, self.0.options.retention.batch);
         let mut removed = 0;
@@ -126,7 +126,7 @@ impl Node {
             if !inner.is_empty() {
                 composites.extend(inner);
             } else if found.is_empty() {
-                // All of its children are gone: so may it, if it is not the one that was asked for.
+                // All of its children are removed: so this composite goes too, unless it is the root.
                 composites.pop();
                 self.forget_cancel(of).await?;
                 if of != composite {

@@ -1,7 +1,7 @@
 //! Running a finished task again: by the definition that it ran by, by the latest one, or by another one.
 //!
-//! A task keeps the definition of its type that was registered when it was submitted, and a run that of its workflow. A
-//! retry goes by these unless it asks for the latest; it reports where a newer one is registered.
+//! A task keeps the definition of its type that was registered when it was submitted, and a run that of its
+//! workflow. A retry uses these unless it asks for the latest; it reports where a newer one is registered.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use super::composite::workflow_run::{RunSpec, WORKFLOW_TYPE};
 use super::workflows::workflow_of;
 use super::{JOB_TYPE, NamedDocument, Node, SubmitError, Submitted, WEBHOOK_TYPE};
 
-/// What became of a request to run a finished task again.
+/// The outcome of a request to run a finished task again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Retry {
     /// There is no such task.
@@ -39,9 +39,9 @@ pub enum Retry {
 pub struct Retried {
     /// Its identity.
     pub id: TaskId,
-    /// The same request was taken in before.
+    /// The same request was accepted before.
     pub duplicate: bool,
-    /// It goes by the definition of the first task, and a newer one is registered.
+    /// It uses the definition of the first task, and a newer one is registered.
     pub newer_definition: bool,
     /// It is a run of a workflow, of which some nodes are [kept](Node::kept_nodes).
     pub is_run: bool,
@@ -55,7 +55,7 @@ pub enum Definition {
     Stored,
     /// The definition that is registered now.
     Latest,
-    /// This one, as JSON. Only for runs of workflows.
+    /// This definition, as JSON. Only for runs of workflows.
     Given(String),
 }
 
@@ -97,7 +97,7 @@ impl Node {
             return Ok(Retry::Unfinished(view.row.state.status));
         }
         let Some(body) = &view.row.body else { return Ok(Retry::Removed) };
-        // What is delivered again is still about the same task.
+        // A repeated delivery is still about the same task.
         let parent = if view.row.head.task_type.as_str() == WEBHOOK_TYPE { body.parent } else { Some(id) };
         let archived = self.is_archived(body.composite, &view.row.head.task_type);
         let mut body = TaskBody { request_id, parent, child_name: None, archived, ..(**body).clone() };
@@ -132,7 +132,8 @@ impl Node {
             shift: None,
         };
         let mut answer = self.submit_one_to(lane, task.clone()).await;
-        // A key that is held for a time is held by the task itself, whatever became of it: to run it again is asked for.
+        // The finished task itself may hold a timed unique key, even if it failed; the user asks for another
+        // run.
         if matches!(&answer, Ok(submitted) if submitted.id == id) {
             task.unique = None;
             answer = self.submit_one_to(lane, task).await;
@@ -146,7 +147,8 @@ impl Node {
         self.submit_to(lane, vec![task]).await.pop().expect("one answer for one task")
     }
 
-    /// Lets a task run as its type is registered now, if it shall. Answers whether it runs by an older definition.
+    /// Gives a task the definition of its type that is registered now, if the retry asks for it. Returns
+    /// whether it keeps an older one.
     async fn redefine_task(
         &self,
         namespace: &Name,
@@ -181,7 +183,7 @@ impl Node {
         Ok(false)
     }
 
-    /// How a type is run now, past everything that is remembered of it.
+    /// The current definition of a type, read past the cache.
     async fn current_custom_type(
         &self,
         namespace: &Name,
@@ -225,7 +227,8 @@ impl Node {
         Ok(newer || *definition == Definition::Stored && !is_same)
     }
 
-    /// Gives a run another definition of its workflow, if it shall have one. Answers whether it goes by an older one.
+    /// Gives a run another definition of its workflow, if the retry asks for one. Returns whether it keeps an
+    /// older one.
     async fn redefine_run(
         &self,
         namespace: &Name,
@@ -289,7 +292,7 @@ impl Node {
         })
     }
 
-    /// Nodes of a run that are kept from an earlier one, and those that run again.
+    /// Nodes of a run that are kept from an earlier one, and nodes that run again.
     pub async fn kept_nodes(&self, run: TaskId) -> Result<(Vec<String>, Vec<String>), StoreError> {
         let view = self.views(&[run]).await?.pop().flatten();
         let spec = view.and_then(|view| RunSpec::parse(view.row.body?.payload.as_str()));
@@ -303,13 +306,13 @@ impl Node {
     }
 }
 
-/// Lets a composite that runs again take over what succeeded before.
+/// Lets a composite that runs again take over the earlier children that succeeded.
 fn take_over(payload: &mut Payload, earlier: TaskId) {
     let Ok(mut fields) = serde_json::from_str::<BTreeMap<String, Box<RawValue>>>(payload.as_str()) else {
         return;
     };
     fields.insert("takesOver".to_owned(), to_raw_value(&earlier).expect("an id can be written"));
-    // What had changed for the earlier one has not changed since.
+    // The changes of the earlier composite are not changes of this one.
     fields.remove("changed");
     *payload = Payload::Json(serde_json::to_string(&fields).expect("JSON can be written"));
 }

@@ -1,8 +1,8 @@
-//! Schedules: what is asked about them, and firing them.
+//! Schedules: their operations in the API, and the loop that fires them.
 //!
-//! A schedule is a document, changed by compare-and-set. So whoever fires it and whoever changes it need not know of each
-//! other, and two servers that look at it at once do no harm: the plan of one of them is not written. How a fire goes
-//! through plan, submit and settle is told in `tasklane_schedule`.
+//! A schedule is a document, changed by compare-and-set. So the loop and a user's change need no
+//! coordination, and two servers that read it together do no harm: the plan of one of them is not written.
+//! `tasklane_schedule` describes how a fire goes through plan, submit and settle.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -29,7 +29,7 @@ use crate::request::{FieldError, RequestLimits, SYSTEM_PREFIX, ScheduleRequest, 
 use super::submit::Submitted;
 use super::{Node, SubmitError, WorkflowError};
 
-/// Why nothing was done to a schedule.
+/// Why an operation on a schedule failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ScheduleError {
     /// The request is not valid.
@@ -38,13 +38,13 @@ pub enum ScheduleError {
     /// There is no such schedule.
     #[error("there is no such schedule")]
     NotFound,
-    /// It is not as it must be for this.
+    /// The state of the schedule does not allow it.
     #[error("{0}")]
     Conflict(String),
-    /// Its task was not taken in.
+    /// Its task was refused.
     #[error(transparent)]
     Refused(SubmitError),
-    /// The store could not be asked.
+    /// The store did not answer.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
@@ -54,11 +54,11 @@ pub enum ScheduleError {
 pub struct NamedSchedule {
     /// Its name.
     pub id: Name,
-    /// What it does, and where it stands.
+    /// Its definition and state.
     pub schedule: Schedule,
 }
 
-/// How the task of a fire stands.
+/// The state of the task of a fire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FireEnd {
     /// Its status.
@@ -67,12 +67,12 @@ pub struct FireEnd {
     pub ended_at: Option<Timestamp>,
 }
 
-/// What a backfill does.
+/// The outcome of a backfill.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BackfillPlan {
-    /// Its number; `None` if it was only asked what it would do.
+    /// Its number; `None` for a dry run.
     pub number: Option<u32>,
-    /// How many times it fires.
+    /// Number of fires.
     pub count: usize,
     /// The first of them.
     pub first: Option<Timestamp>,
@@ -80,11 +80,11 @@ pub struct BackfillPlan {
     pub last: Option<Timestamp>,
 }
 
-/// Wakes whoever fires schedules.
+/// Wakes the loop that fires schedules.
 #[derive(Debug, Default)]
 pub(super) struct Alarm {
     changed: Notify,
-    /// Schedules to look at before they are due.
+    /// Schedules to read before they are due.
     early: Mutex<BTreeSet<DocumentKey>>,
 }
 
@@ -100,13 +100,13 @@ impl Alarm {
     }
 }
 
-/// How often schedules are looked for that nobody told of.
+/// How often the loop looks for due schedules without a signal.
 const SWEEP: Duration = Duration::from_secs(15);
 /// Wait after the store has failed, or another server was first.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
-/// Schedules looked at in one go.
+/// Schedules read together.
 const PAGE: usize = 500;
-/// How often a change is tried that somebody else's gets in the way of.
+/// How often a change is tried when other changes come first.
 const TRIES: usize = 10;
 /// Times in one backfill.
 pub const BACKFILL_MAX: usize = 10_000;
@@ -125,7 +125,7 @@ fn key_of(namespace: &Name, id: &Name) -> DocumentKey {
     DocumentKey { kind: DocumentKind::Schedule, namespace: namespace.clone(), id: id.clone() }
 }
 
-/// The schedule that a task names.
+/// The key of the schedule that a task names.
 pub(super) fn key_of_text(namespace: &Name, id: &str) -> Option<DocumentKey> {
     Name::new(id).ok().map(|id| key_of(namespace, &id))
 }
@@ -151,7 +151,7 @@ impl Work {
 }
 
 impl Node {
-    /// Puts a schedule. Answers it, and whether it is new.
+    /// Puts a schedule. Returns it, and whether it is new.
     pub async fn put_schedule(
         &self,
         namespace: &Name,
@@ -159,7 +159,7 @@ impl Node {
         request: &ScheduleRequest,
     ) -> Result<(NamedSchedule, bool), ScheduleError> {
         self.check_target(namespace, &request.target).await?;
-        // Whether its task could be taken in now is the best guess at whether it can be later.
+        // Whether its task could be accepted now is the best guess at whether it can be later.
         self.placed(namespace, request.target.clone(), None).await?;
         let key = key_of(namespace, id);
         for _ in 0..TRIES {
@@ -192,7 +192,7 @@ impl Node {
         Err(crowded())
     }
 
-    /// Changes a schedule that is there.
+    /// Changes an existing schedule.
     async fn change_schedule<T>(
         &self,
         namespace: &Name,
@@ -212,7 +212,7 @@ impl Node {
         Err(crowded())
     }
 
-    /// Lets a schedule fire, or stops it.
+    /// Enables or disables a schedule.
     pub async fn enable_schedule(
         &self,
         namespace: &Name,
@@ -228,7 +228,8 @@ impl Node {
         Ok(changed.0)
     }
 
-    /// Fires a schedule now, whatever else it does, and answers the task. The same request id twice is one fire.
+    /// Fires a schedule now, independent of its rule, and returns the task. The same request id twice is one
+    /// fire.
     pub async fn trigger_schedule(
         &self,
         namespace: &Name,
@@ -251,7 +252,7 @@ impl Node {
             })
             .await?;
         }
-        // It is planned: whatever happens now, it is going to be submitted.
+        // The fire is planned: from here on its task is submitted even if this call fails.
         let mut answers = self.submit_to(task_id.lane(), vec![task]).await;
         self.0.alarm.look_at(key_of(namespace, id));
         match answers.pop() {
@@ -261,7 +262,7 @@ impl Node {
         }
     }
 
-    /// Fires all times between two again, or says what that would be.
+    /// Fires all times of a span again, or counts them in a dry run.
     pub async fn backfill_schedule(
         &self,
         namespace: &Name,
@@ -294,7 +295,7 @@ impl Node {
         Ok(BackfillPlan { number: Some(number), count, first, last })
     }
 
-    /// Removes a schedule; its tasks stay. Answers whether there was one.
+    /// Removes a schedule; its tasks stay. Returns whether there was one.
     pub async fn delete_schedule(&self, namespace: &Name, id: &Name) -> Result<bool, ScheduleError> {
         let key = key_of(namespace, id);
         for _ in 0..TRIES {
@@ -329,7 +330,7 @@ impl Node {
         named.collect()
     }
 
-    /// How tasks of fires stand, of those that are still stored.
+    /// The states of the tasks of fires, as far as they are still stored.
     pub async fn fire_ends(&self, tasks: &[TaskId]) -> Result<BTreeMap<TaskId, FireEnd>, StoreError> {
         let mut ends = BTreeMap::new();
         for ids in tasks.chunks(PAGE) {
@@ -346,7 +347,7 @@ impl Node {
         found.map(Work::of).transpose()
     }
 
-    /// Writes a schedule back, unless somebody else was first.
+    /// Writes a schedule back. `None` if another writer was first.
     async fn write_schedule(&self, work: Work, now: Timestamp) -> Result<Option<Schedule>, StoreError> {
         match self.0.parts.documents.put(&[work.put(now)]).await?[..] {
             [PutOutcome::Stored { .. }] => {
@@ -375,7 +376,7 @@ impl Node {
         Ok(task)
     }
 
-    /// What a schedule creates, as a task; errors name fields below `task` or `workflow`.
+    /// The task of a target; errors name fields below `task` or `workflow`.
     async fn placed(
         &self,
         namespace: &Name,
@@ -403,14 +404,14 @@ impl Node {
         })
     }
 
-    /// Fires schedules, for ever.
+    /// Fires schedules. Never returns.
     pub(super) async fn fire_schedules(&self) {
         let mut steps = clock::steps();
         let mut planned_by = None;
         loop {
             let clock = clock::now();
             let fired = async {
-                // After each step of the clock, and when it has settled, those that are not due may have to be planned again.
+                // A step of the clock, or its settling, can change plans of schedules that are not due.
                 if planned_by != Some((clock.shift, clock.is_settled())) {
                     self.fire_stirred(&clock).await?;
                     planned_by = Some((clock.shift, clock.is_settled()));
@@ -420,7 +421,7 @@ impl Node {
             let wait = match fired.await {
                 Ok(wait) => wait,
                 Err(error) => {
-                    tracing::warn!(%error, "schedules cannot be fired, trying again");
+                    tracing::warn!(%error, "schedules were not fired, retrying");
                     AGAIN_AFTER
                 }
             };
@@ -436,7 +437,7 @@ impl Node {
         }
     }
 
-    /// Looks at all schedules and fires those that a step of the clock, or its settling, changes.
+    /// Reads all schedules and fires the ones that a step of the clock, or its settling, changes.
     async fn fire_stirred(&self, clock: &Clock) -> Result<(), StoreError> {
         let mut after = None;
         loop {
@@ -445,7 +446,7 @@ impl Node {
             let more = page.len() == PAGE;
             after = behind(&page);
             let is_stirred = |document: &Document| {
-                // One that cannot be read is told of when it is due.
+                // A schedule that cannot be read is reported when it is due.
                 let Ok(Work { schedule, .. }) = Work::of(document.clone()) else { return false };
                 times_of(&schedule.rule).is_ok_and(|times| schedule.is_stirred(&times, clock.wall))
             };
@@ -459,7 +460,7 @@ impl Node {
         }
     }
 
-    /// Fires what is due. Answers how long nothing else is.
+    /// Fires due schedules. Returns the time until the next is due.
     pub async fn fire_due(&self) -> Result<Duration, StoreError> {
         let documents = &self.0.parts.documents;
         let early = self.0.alarm.take_early();
@@ -488,8 +489,8 @@ impl Node {
         Ok(next.map_or(SWEEP, |next| next.since(now)))
     }
 
-    /// Takes schedules one step further: decides and plans, submits what is planned, settles. Answers how many were
-    /// written.
+    /// Takes schedules one step further: decides and plans, submits planned fires, settles. Returns how many
+    /// were written.
     async fn fire(&self, documents: Vec<Document>) -> Result<usize, StoreError> {
         let mut works = Vec::with_capacity(documents.len());
         for document in documents {
@@ -560,7 +561,7 @@ impl Node {
         for fire in work.schedule.decide(id.as_str(), &times, &look) {
             let task = match self.task_of(namespace, id, &work.schedule.rule, fire, None).await {
                 Ok(task) => Ok(task),
-                // It may be the store's fault: nothing is decided then.
+                // It may be the store's fault: the fire stays planned.
                 Err(ScheduleError::Refused(SubmitError::Store(error))) => {
                     return Err(StoreError::unavailable(error));
                 }
@@ -572,7 +573,7 @@ impl Node {
         Ok(())
     }
 
-    /// Writes schedules back and answers those that nobody else has changed meanwhile.
+    /// Writes schedules back and returns the ones without another writer.
     async fn write_all(&self, works: Vec<Work>, now: Timestamp) -> Result<Vec<Work>, StoreError> {
         let puts: Vec<PutDocument> = works.iter().map(|work| work.put(now)).collect();
         let outcomes = self.0.parts.documents.put(&puts).await?;
@@ -586,7 +587,7 @@ impl Node {
         Ok(written.collect())
     }
 
-    /// How the open tasks of schedules have ended, of those that have.
+    /// The outcomes of the open tasks of schedules that have ended.
     async fn outcomes_of(&self, works: &[Work]) -> Result<BTreeMap<TaskId, TaskOutcome>, StoreError> {
         let open: Vec<TaskId> =
             works.iter().flat_map(|work| work.schedule.state.open.iter().copied()).collect();
@@ -613,7 +614,7 @@ impl Node {
         Ok(outcomes)
     }
 
-    /// Submits all planned tasks; again, where that was done before.
+    /// Submits all planned tasks; a repeated submit does nothing.
     async fn submit_planned(&self, works: &[Work]) -> Result<BTreeMap<TaskId, FireSubmission>, StoreError> {
         let mut lanes: BTreeMap<LaneId, Vec<NewTask>> = BTreeMap::new();
         for planned in works.iter().flat_map(|work| &work.schedule.state.planned) {
@@ -637,7 +638,7 @@ impl Node {
         Ok(submitted)
     }
 
-    /// Tasks of a schedule have ended: what follows from that is decided, durably.
+    /// Tasks of a schedule have ended: decides the next step, durably.
     pub(super) async fn look_at_schedule(
         &self,
         key: &DocumentKey,
@@ -652,11 +653,11 @@ impl Node {
             if !is_planned && !is_open {
                 return Ok(());
             }
-            // One that is still planned is settled first, and taken in the next time round.
+            // A fire that is still planned is settled first, and handled in the next round.
             self.fire(vec![document]).await?;
             self.0.alarm.changed.notify_one();
         }
-        Err(StoreError::unavailable("others change the schedule at the same time"))
+        Err(StoreError::unavailable("other changes of the schedule came first"))
     }
 }
 
@@ -668,12 +669,12 @@ fn enable(schedule: &mut Schedule, enabled: Option<bool>, times: &Times, now: Ti
     }
 }
 
-/// Where the page behind this one begins.
+/// The position after this page.
 fn behind(page: &[Document]) -> Option<(Timestamp, Name, Name)> {
     page.last().and_then(|last| Some((last.due?, last.key.namespace.clone(), last.key.id.clone())))
 }
 
-/// Why a rule has no time to come.
+/// The error of a rule without a future time.
 fn never(rule: &Rule) -> FieldError {
     match rule.when {
         When::At(_) => FieldError::invalid("at", "must be in the future, and between from and until"),
@@ -685,5 +686,5 @@ fn never(rule: &Rule) -> FieldError {
 }
 
 fn crowded() -> ScheduleError {
-    ScheduleError::Conflict("others change this schedule at the same time; try again".to_owned())
+    ScheduleError::Conflict("other changes of the schedule came first; try again".to_owned())
 }

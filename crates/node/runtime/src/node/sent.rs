@@ -17,7 +17,8 @@ use super::workflows::refused;
 use super::{Node, ScheduleError, SubmitError, WorkflowError};
 
 impl Node {
-    /// Refuses a task whose type looks like a slip of a known one, or whose payload its built-in executor cannot take.
+    /// Refuses a task whose type looks like a slip of a known one, or whose payload its built-in executor
+    /// cannot take.
     pub(super) async fn check_sent(
         &self,
         namespace: &Name,
@@ -26,7 +27,7 @@ impl Node {
         self.check_one(namespace, request, false).await
     }
 
-    /// The same for what a schedule is to create.
+    /// The same for the target of a schedule.
     pub(super) async fn check_target(&self, namespace: &Name, target: &Target) -> Result<(), ScheduleError> {
         match target {
             Target::Task(task) => self.check_sent(namespace, task).await.map_err(|error| match error {
@@ -44,7 +45,7 @@ impl Node {
         }
     }
 
-    /// The same for a run: for what it says of itself, and for its nodes where it brings its own.
+    /// The same for a run: for its own fields, and for its nodes where it brings its own.
     pub(super) async fn check_run(&self, namespace: &Name, run: &RunRequest) -> Result<(), WorkflowError> {
         check_run_unrendered(run)?;
         if run.workflow.is_some() {
@@ -70,7 +71,7 @@ impl Node {
         Ok(())
     }
 
-    /// What is rendered later is checked as far as it holds no expressions.
+    /// A payload that is rendered later is checked as far as it holds no expressions.
     async fn check_one(
         &self,
         namespace: &Name,
@@ -79,7 +80,7 @@ impl Node {
     ) -> Result<(), SubmitError> {
         self.check_type(namespace, &task.task_type).await?;
         let Some(source) = &task.map else { return Ok(check_payload(task, is_rendered)?) };
-        // A child without a payload is given its item, and the last one the results of the others.
+        // A child without a payload gets its item, and the last one the results of the others.
         let has_payload = |task: &TaskRequest| task.payload != Payload::default();
         if has_payload(task) {
             check_payload(task, true)?;

@@ -1,4 +1,4 @@
-//! Taking tasks in.
+//! Accepting tasks.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
@@ -21,33 +21,33 @@ use crate::request::{FieldError, Placement, TaskRequest, check_not_system, check
 use super::Node;
 use super::composite::driver::unique_in;
 
-/// A task that was taken in.
+/// An accepted task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Submitted {
     /// Its identity.
     pub id: TaskId,
-    /// It was taken in before: by the same request, or by another one with the same unique key.
+    /// It was accepted before: by the same request, or by another one with the same unique key.
     pub duplicate: bool,
 }
 
-/// Why a task was not taken in. Nothing has changed.
+/// Why a task was refused. Nothing has changed.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum SubmitError {
     /// The request is not valid.
     #[error(transparent)]
     Invalid(#[from] FieldError),
-    /// The queue has as many waiting tasks as it may.
+    /// The queue has reached its maximum length.
     #[error("queue {queue} is full")]
     QueueFull {
-        /// Which one.
+        /// The queue.
         queue: QueueKey,
         /// When to try again.
         retry_after: Duration,
     },
-    /// The request id was used for something else.
+    /// The request id belongs to another request.
     #[error("request id {request_id} was used for another request")]
     RequestIdReused {
-        /// Which one.
+        /// The request id.
         request_id: String,
     },
     /// The store could not take it, or did not answer. Repeating with the same request id is safe.
@@ -61,7 +61,7 @@ impl From<StoreError> for SubmitError {
     }
 }
 
-/// Refuses names that servers keep for themselves.
+/// Refuses names that are reserved for the system.
 fn not_internal(request: &TaskRequest) -> Result<(), FieldError> {
     check_not_system("taskType", &request.task_type)?;
     check_not_system("queue", &request.queue)?;
@@ -70,12 +70,12 @@ fn not_internal(request: &TaskRequest) -> Result<(), FieldError> {
 
 /// When to try again to submit to a full queue.
 const FULL_RETRY_AFTER: Duration = Duration::from_secs(1);
-/// How long a policy that was read counts for what tasks get as defaults.
+/// How long a cached policy supplies the defaults of tasks.
 pub(super) const POLICY_FRESH: Duration = Duration::from_secs(1);
-/// Queues that are remembered.
+/// Queues in the cache.
 const QUEUES_MAX: usize = 10_000;
 
-/// What is known of queues: their lanes, which never change, and their policies, which seldom do.
+/// The cache of queues: their lanes, which never change, and their policies, which seldom do.
 #[derive(Debug, Default)]
 pub(super) struct QueueCache(Mutex<HashMap<QueueKey, CachedQueue>>);
 
@@ -93,7 +93,8 @@ impl QueueCache {
 }
 
 impl Node {
-    /// Takes tasks in, each for itself; the answers come in the order of the requests. Durable when it returns.
+    /// Accepts tasks, each for itself; the answers come in the order of the requests. Durable when it
+    /// returns.
     pub async fn submit(
         &self,
         namespace: &Name,
@@ -107,7 +108,7 @@ impl Node {
             give_way(at).await;
             let placed = match (not_internal(&request), &away) {
                 (Err(error), _) => Err(error.into()),
-                // A store that does not answer is not waited for by each of them.
+                // Only the first of them waits for a store that does not answer.
                 (Ok(()), Some(away)) => Err(SubmitError::Store(Arc::clone(away))),
                 (Ok(()), None) => self.place_sent(namespace, request).await,
             };
@@ -139,9 +140,9 @@ impl Node {
         self.place(namespace, request).await
     }
 
-    /// Turns a request into a task of its queue's lane: it may become many, or a job.
+    /// Turns a request into a task of its queue's lane: it may become a map or a job.
     pub(super) async fn place(&self, namespace: &Name, request: TaskRequest) -> Result<NewTask, SubmitError> {
-        // Of a task that becomes many, the composite holds its unique key, and no child of it.
+        // The composite of a map task holds its unique key, and no child does.
         let held = match &request.map {
             Some(_) if request.unique.is_some() => {
                 let one = TaskRequest { map: None, ..request.clone() };
@@ -157,14 +158,14 @@ impl Node {
         Ok(task)
     }
 
-    /// Turns a request into a task, whatever it could become.
+    /// Turns a request into a task as it is: makes no map and no job of it.
     pub(super) async fn place_one(
         &self,
         namespace: &Name,
         mut request: TaskRequest,
     ) -> Result<NewTask, SubmitError> {
         self.run_as(namespace, &mut request).await?;
-        // What the server asks of itself may be larger.
+        // Requests that the server makes itself may be larger.
         let limits =
             if request.composite || request.roomy { self.system_limits() } else { self.0.options.limits };
         let queue = QueueKey::new(namespace.clone(), request.queue.clone());
@@ -181,7 +182,7 @@ impl Node {
         Ok(request.into_task(placement)?)
     }
 
-    /// Gives tasks to the owner of their lane where it is in this process, else to the store.
+    /// Submits tasks to the owner of their lane if it is in this process, else to the store.
     pub(super) async fn submit_to(
         &self,
         lane: LaneId,
@@ -198,7 +199,7 @@ impl Node {
         }
     }
 
-    /// What became of tasks that were given to the owner of their lane, or to the store.
+    /// The outcomes of tasks from the owner of their lane, or from the store.
     pub(super) async fn outcomes(
         &self,
         lane: LaneId,
@@ -236,8 +237,8 @@ impl Node {
         Ok(outcomes)
     }
 
-    /// Tasks with unique keys as the owner of their lane would store them: times of keys are counted without the steps of the
-    /// lane's clock, which only its owner has seen, and has written down.
+    /// Tasks with unique keys as the owner of their lane would store them: times of keys are counted without
+    /// the steps of the lane's clock, which only its owner has seen, and has written down.
     async fn keyed<'a>(&self, lane: LaneId, tasks: &'a [NewTask]) -> Result<Cow<'a, [NewTask]>, StoreError> {
         if !tasks.iter().any(|task| task.unique.is_some()) {
             return Ok(Cow::Borrowed(tasks));
@@ -252,7 +253,7 @@ impl Node {
         Ok(Cow::Owned(tasks))
     }
 
-    /// Lets the owner of a lane, wherever it is, look at the store.
+    /// Sends the owner of a lane, on any server, a hint to read the store.
     pub(super) fn hint(&self, lane: LaneId) {
         self.0.parts.scheduler.hint(lane);
     }
@@ -262,7 +263,7 @@ impl Node {
         QueueBinding::Lane(queue.default_lane(self.0.options.lanes))
     }
 
-    /// The lanes and policy of a queue. Its first use puts its lanes into the store.
+    /// The lanes and policy of a queue. Its first use writes its lanes to the store.
     pub(super) async fn known(&self, queue: &QueueKey) -> Result<CachedQueue, StoreError> {
         let cache = || self.0.queues.0.lock().unwrap_or_else(PoisonError::into_inner);
         let found = cache().get(queue).cloned();

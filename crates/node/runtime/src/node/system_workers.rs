@@ -19,22 +19,22 @@ use super::webhooks::{WEBHOOK_TYPE, WebhookExecutor};
 pub struct SystemWorker {
     /// Its name.
     pub name: Name,
-    /// Attempts that it runs at once.
+    /// Attempts that it runs together.
     pub capacity: u32,
-    /// What it can run.
+    /// Its executors.
     pub executors: Registry,
 }
 
-/// Actions on many tasks at once.
+/// Actions on many tasks.
 const BULK_CAPACITY: u32 = 2;
 /// Deliveries of webhooks: they mostly wait for an answer.
 const WEBHOOKS_CAPACITY: u32 = 2_000;
-/// Tasks that drive others, of one kind. They mostly wait, so there may be many.
+/// Composites of one kind. They mostly wait, so there may be many.
 const COMPOSITES_CAPACITY: u32 = 10_000;
 
 impl SystemWorker {
-    /// All that a server keeps. Each kind of task that drives others has a worker of its own, so that none takes the room
-    /// of those that it waits for.
+    /// All system workers of a server. Each kind of composite has a worker of its own, so that no composite
+    /// takes the room of the tasks that it waits for.
     pub fn all(node: &Node) -> Vec<Self> {
         let name = |text: &str| Name::new(text).expect("a valid name");
         let worker =

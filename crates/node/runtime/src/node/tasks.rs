@@ -1,4 +1,4 @@
-//! Questions and commands about single tasks.
+//! Queries and commands for single tasks.
 
 use std::time::Duration;
 
@@ -17,41 +17,41 @@ use crate::notifier::TaskFollower;
 use super::composite::driver::TOMBSTONE_PREFIX;
 use super::{BULK_TYPE, Node};
 
-/// What became of a request to cancel.
+/// The outcome of a request to cancel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cancel {
     /// There is no such task.
     NotFound,
-    /// The command is durable; whoever owns the lane carries it out.
+    /// The command is durable; the owner of the lane carries it out.
     Accepted,
-    /// It was cancelled before.
+    /// The task was cancelled before.
     AlreadyCancelled,
-    /// It has ended otherwise.
+    /// The task has ended with another status.
     Finished(Status),
 }
 
-/// A page of output ends when it has this many bytes: many readers at once must not fill the memory.
+/// Bytes after which a page of output ends: many readers together must not fill the memory.
 const LOG_PAGE_BYTES: usize = 128 << 10;
-/// Chunks read at once.
+/// Chunks read together.
 const LOG_STEP: usize = 8;
 
 /// A place in the list of the children of a composite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChildCursor {
-    /// Those of this composite: the one in question, or one that it takes over from.
+    /// The composite that lists: the requested one, or an earlier one behind it.
     pub of: TaskId,
-    /// After this one.
+    /// After this child.
     pub after: Option<TaskCursor>,
 }
 
 impl Node {
-    /// All that is known of a task of a namespace.
+    /// The full view of a task of a namespace.
     pub async fn task(&self, namespace: &Name, id: TaskId) -> Result<Option<TaskView>, StoreError> {
         let found = self.0.parts.store.tasks(&[id]).await?.pop().flatten();
         Ok(found.filter(|view| view.row.head.queue.namespace == *namespace))
     }
 
-    /// The attempts of a task after a number: those that have a row of their own.
+    /// The attempts of a task after a number: earlier ones, which have a row of their own.
     pub async fn attempts(
         &self,
         id: TaskId,
@@ -66,7 +66,7 @@ impl Node {
         self.0.parts.store.list(list).await
     }
 
-    /// Waits until a task is final, or time is up; answers the task as it is then.
+    /// Waits until a task is final, or for the given time; returns the task as it is then.
     pub async fn wait(
         &self,
         namespace: &Name,
@@ -74,7 +74,7 @@ impl Node {
         at_most: Duration,
     ) -> Result<Option<TaskView>, StoreError> {
         let deadline = Instant::now() + at_most;
-        // Follows before it reads, so that what happens between the two is not missed.
+        // Follows before it reads, so that a change between the two is not missed.
         let mut follow = self.follow(id);
         loop {
             let found = self.task(namespace, id).await?;
@@ -91,7 +91,7 @@ impl Node {
         self.0.parts.notifier.follow(id)
     }
 
-    /// Asks for a task to be stopped. Durable when it answers [`Cancel::Accepted`].
+    /// Requests the cancel of a task. Durable when it returns [`Cancel::Accepted`].
     pub async fn cancel(&self, namespace: &Name, id: TaskId) -> Result<Cancel, StoreError> {
         let Some(view) = self.task(namespace, id).await? else { return Ok(Cancel::NotFound) };
         match view.row.state.status {
@@ -110,7 +110,8 @@ impl Node {
         }
     }
 
-    /// The children of a composite, with what they answered: the newest first, those that it has taken over last.
+    /// The children of a composite, with their results: the newest first, and children that were taken over
+    /// last.
     pub async fn children(
         &self,
         composite: TaskId,
@@ -124,7 +125,7 @@ impl Node {
         };
         let filter = TaskFilter { parent: Some(of), ..TaskFilter::default() };
         let page = self.list(TaskList { filter, after: from.and_then(|from| from.after), limit }).await?;
-        // Of what was taken over only that counts which succeeded, but for what was made of all of it.
+        // Only successful children are taken over, and no child that was made of the results of all.
         let counts = |row: &TaskRow, name: &str| {
             at == 0 || row.state.status == Status::Success && name != super::composite::map::REDUCE
         };
@@ -143,7 +144,7 @@ impl Node {
         Ok((views.into_iter().flatten().collect(), next))
     }
 
-    /// The tasks that one which became many takes over from.
+    /// The maps that a map task takes over from.
     async fn taken_over_by(&self, composite: TaskId) -> Result<Vec<TaskId>, StoreError> {
         let view = self.views(&[composite]).await?.pop().flatten();
         let is_map = view.is_some_and(|view| view.row.head.task_type.as_str() == super::MAP_TYPE);
@@ -175,12 +176,12 @@ impl Node {
             None => None,
         };
         if let Some(trouble) = trouble {
-            // That is why, and it takes longer than a change of owner.
+            // This is the reason, and it lasts longer than a change of owner.
             explained.reasons.retain(|reason| *reason != Reason::Loading);
             explained.reasons.insert(0, trouble);
         }
         for reason in &mut explained.reasons {
-            // The lane also knows the workers that servers keep for themselves.
+            // The lane also counts the system workers.
             if let Reason::NoCapableWorker { workers, .. } = reason {
                 *workers = self.workers().len();
             }
@@ -188,8 +189,8 @@ impl Node {
         Ok(Some(explained))
     }
 
-    /// Output of a task after a position, or from the start. A page is bounded in bytes too, so it may be short: only an
-    /// empty one is the end.
+    /// Output of a task after a position, or from the start. A page is bounded in bytes too, so it may be
+    /// short: only an empty one is the end.
     pub async fn logs(
         &self,
         id: TaskId,

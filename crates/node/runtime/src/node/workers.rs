@@ -1,4 +1,4 @@
-//! Workers, as people see and steer them.
+//! Workers: their list, and commands for them.
 
 use std::collections::BTreeMap;
 use std::sync::PoisonError;
@@ -16,18 +16,18 @@ use super::Node;
 pub struct WorkerInfo {
     /// Its session.
     pub session: SessionId,
-    /// What it offers.
+    /// Its capacity, weight, labels and task types.
     pub descriptor: WorkerDescriptor,
-    /// How it is doing, as it told last.
+    /// Its last statistics.
     pub stats: Option<WorkerStats>,
-    /// It sends and does not receive: it is given no work.
+    /// The worker sends but does not receive: it gets no work.
     pub not_receiving: bool,
 }
 
-/// What is to be changed of what a worker offers; the rest stays as it is.
+/// A change of a worker's offer; absent fields stay as they are.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WorkerChange {
-    /// How many attempts it runs at once.
+    /// Attempts that it runs together.
     pub capacity: Option<u32>,
     /// Its share under the weighted strategy.
     pub weight: Option<u32>,
@@ -51,13 +51,13 @@ impl WorkerChange {
     }
 }
 
-/// Why a worker did not do what it was asked to.
+/// Why a worker did not carry out a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WorkerError {
     /// No live worker has this name or session.
     #[error("no live worker has this name or session")]
     NotFound,
-    /// It was asked again and again and did not answer.
+    /// The worker was asked repeatedly and did not answer.
     #[error("the worker did not answer in time")]
     NoAnswer,
 }
@@ -66,11 +66,11 @@ pub enum WorkerError {
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 /// How long a worker counts as not receiving: owners report it again with every heartbeat.
 const NOT_RECEIVING_FOR: Duration = Duration::from_secs(10);
-/// How long to wait before it is asked again: messages may be lost.
+/// Wait before the command is resent: messages may be lost.
 const ASK_AGAIN: Duration = Duration::from_millis(500);
 
 impl Node {
-    /// All live workers, by name. Those that the server keeps for itself are not among them.
+    /// All live workers, by name, without the system workers.
     pub fn workers(&self) -> Vec<WorkerInfo> {
         let view = self.0.parts.scheduler.view();
         let stats = self.0.stats.lock().unwrap_or_else(PoisonError::into_inner);
@@ -92,17 +92,17 @@ impl Node {
         workers
     }
 
-    /// Changes what a worker offers, until its next start. What it has been given it keeps.
+    /// Changes the offer of a worker, until its next start. The worker keeps the attempts that it has.
     pub async fn change_worker(&self, worker: &str, change: WorkerChange) -> Result<WorkerInfo, WorkerError> {
         self.control(worker, &change.controls(), |descriptor| change.is_shown_by(descriptor)).await
     }
 
-    /// Lets a worker finish what it has, take nothing more, and leave.
+    /// Drains a worker: it finishes its attempts, takes no more, and leaves.
     pub async fn drain(&self, worker: &str) -> Result<WorkerInfo, WorkerError> {
         self.control(worker, &[Control::Drain], |d| d.draining).await
     }
 
-    /// Asks until the worker shows that it has understood.
+    /// Resends the command until the worker's descriptor shows it.
     async fn control(
         &self,
         worker: &str,
@@ -115,14 +115,15 @@ impl Node {
         let mut views = self.0.parts.scheduler.views();
         let asking = async {
             loop {
-                // One at a time: a worker of an earlier version does what it knows, and passes over the rest.
+                // One at a time: a worker of an earlier version obeys the commands that it knows, and passes
+                // over the rest.
                 for control in controls {
                     let message = vec![Message::Control(control.clone())];
                     let _ = self.0.parts.bus.publish(Address::Session(found.session), message).await;
                 }
                 let shown = views.wait_for(|view| {
                     let descriptor = descriptors(view).find(|(session, _)| *session == found.session);
-                    // One that is gone has done all that could be asked of it.
+                    // A worker that has left has nothing more to do.
                     descriptor.is_none_or(|(_, descriptor)| done(descriptor))
                 });
                 if let Ok(shown) = tokio::time::timeout(ASK_AGAIN, shown).await {
@@ -136,12 +137,12 @@ impl Node {
         }
     }
 
-    /// The owner of a lane says that a worker does not receive.
+    /// Notes the report of a lane's owner that a worker does not receive.
     pub(super) fn keep_not_receiving(&self, session: SessionId) {
         let mut not_receiving = self.0.not_receiving.lock().unwrap_or_else(PoisonError::into_inner);
         not_receiving.retain(|_, since| since.elapsed() < NOT_RECEIVING_FOR);
         if not_receiving.insert(session, Instant::now()).is_none() {
-            tracing::warn!(%session, "a worker sends heartbeats and does not receive what it is sent: it is given no work");
+            tracing::warn!(%session, "the worker sends heartbeats but receives no messages: it gets no work");
         }
     }
 

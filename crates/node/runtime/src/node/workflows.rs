@@ -1,4 +1,4 @@
-//! Workflows: what is asked about them and their runs.
+//! Workflows: their operations in the API, and those of their runs.
 
 use serde_json::value::RawValue;
 use tasklane_core::id::{Name, TaskId};
@@ -14,7 +14,7 @@ use super::custom_types::{NamedDocument, NamedDocumentError};
 use super::submit::give_way;
 use super::{Node, SubmitError, Submitted};
 
-/// Why nothing was done to a workflow, or a run.
+/// Why an operation on a workflow or a run failed.
 #[derive(Debug, thiserror::Error)]
 pub enum WorkflowError {
     /// The request is not valid.
@@ -24,12 +24,12 @@ pub enum WorkflowError {
     #[error("there is no such workflow")]
     NotFound,
     /// Others change it at the same time.
-    #[error("others change this workflow at the same time; try again")]
+    #[error("other changes of the workflow came first; try again")]
     Crowded,
-    /// The run was not taken in.
+    /// The run was refused.
     #[error(transparent)]
     Refused(SubmitError),
-    /// The store could not be asked.
+    /// The store did not answer.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
@@ -56,17 +56,17 @@ impl From<NamedDocumentError> for WorkflowError {
 pub struct RunView {
     /// The task that drives it.
     pub view: TaskView,
-    /// What people call the workflow.
+    /// The display name of the workflow.
     pub name: String,
-    /// The workflow, if it was run by its name.
+    /// The workflow, if the request names one.
     pub workflow: Option<String>,
-    /// The run whose results it has taken over.
+    /// The run that it has taken results over from.
     pub takes_over: Option<TaskId>,
-    /// What it was given, as JSON.
+    /// Its input, as JSON.
     pub input: String,
-    /// How many nodes are where.
+    /// Number of nodes by state.
     pub counts: Counts,
-    /// The nodes, in the order in which they were given.
+    /// The nodes, in the order of the definition.
     pub nodes: Vec<NodeView>,
 }
 
@@ -75,23 +75,23 @@ pub struct RunView {
 pub struct NodeView {
     /// Its name.
     pub name: String,
-    /// The names of those that it waits for.
+    /// The names of the nodes that it waits for.
     pub depends_on: Vec<String>,
     /// Its task's status, or `WAITING`, or `SKIPPED`.
     pub status: &'static str,
-    /// Why it was left out.
+    /// Why it was skipped.
     pub reason: Option<String>,
     /// Its task.
     pub task: Option<TaskRow>,
-    /// It was done by an earlier run.
+    /// Whether an earlier run did it.
     pub taken_over: bool,
-    /// What the task answered.
+    /// The result of the task.
     pub result: Option<TaskResult>,
-    /// There is a result, too large to be told here with all the others.
+    /// Whether there is a result that is too large to be shown with all the others.
     pub result_left_out: bool,
 }
 
-/// Results that are told with a run, all together.
+/// Most bytes of results that are shown with a run, all together.
 const RESULTS_BYTES_MAX: usize = 1 << 20;
 
 fn key_of(namespace: &Name, id: &Name) -> DocumentKey {
@@ -99,12 +99,12 @@ fn key_of(namespace: &Name, id: &Name) -> DocumentKey {
 }
 
 impl Node {
-    /// Reads a request for a run.
+    /// Parses a request for a run.
     pub async fn read_run(&self, body: &[u8]) -> Result<RunRequest, FieldError> {
         self.read_sent(body, RunRequest::from_json).await
     }
 
-    /// Puts a workflow. Answers it, and whether it is new. The same again changes nothing.
+    /// Puts a workflow. Returns it, and whether it is new. The same again changes nothing.
     pub async fn put_workflow(
         &self,
         namespace: &Name,
@@ -132,7 +132,7 @@ impl Node {
         self.list_named(DocumentKind::Workflow, namespace, after, limit).await
     }
 
-    /// Removes a workflow; its runs go on. Answers whether there was one.
+    /// Removes a workflow; its runs go on. Returns whether there was one.
     pub async fn delete_workflow(&self, namespace: &Name, id: &Name) -> Result<bool, WorkflowError> {
         self.delete_named(key_of(namespace, id)).await.map_err(WorkflowError::from)
     }
@@ -143,7 +143,7 @@ impl Node {
         self.by_length(bytes, move || Workflow::from_stored(&json)).await
     }
 
-    /// Whether the tasks of nodes could be taken in now.
+    /// Whether the tasks of nodes could be accepted now.
     pub(super) async fn check_nodes(&self, namespace: &Name, workflow: &Workflow) -> Result<(), SubmitError> {
         for (at, node) in workflow.nodes.iter().enumerate() {
             give_way(at).await;
@@ -243,7 +243,7 @@ impl Node {
         self.by_length(bytes, move || RunNow::new(&spec)).await
     }
 
-    /// Where the nodes of a run stand, and their tasks.
+    /// The states of the nodes of a run, and their tasks.
     pub(super) async fn run_now(
         &self,
         spec: &RunSpec,
@@ -256,7 +256,7 @@ impl Node {
         Ok((now, rows))
     }
 
-    /// Nodes that may begin and whose condition does not hold are left out, as the executor leaves them out.
+    /// Skips ready nodes whose condition does not hold, as the executor does.
     async fn judge_conditions(&self, now: &mut RunNow, id: TaskId) -> Result<(), StoreError> {
         loop {
             let ready = now.run.take_ready(usize::MAX);
@@ -305,7 +305,7 @@ impl Node {
     }
 }
 
-/// The name of the workflow, if the run was asked for by it.
+/// The name of the workflow, if the request names one.
 pub(super) fn workflow_of(spec: &RunSpec) -> Option<String> {
     #[derive(serde::Deserialize)]
     struct NamedWorkflow {

@@ -1,4 +1,4 @@
-//! Analyzers: what looks at each result of a task type, and may add tasks to its job.
+//! Analyzers: they judge each result of a task type, and may add tasks to its job.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use super::limits::{RequestLimits, check_not_system};
 use super::schema::CHECK_STEPS_MAX;
 use super::task::TaskRequest;
 
-/// What looks at the results of a task type.
+/// The analyzer of a task type.
 #[derive(Clone, Debug)]
 pub struct Analyzer {
     how: AnalyzerRun,
@@ -24,19 +24,19 @@ pub struct Analyzer {
     pub max_depth: u32,
     /// Tasks that one result may add.
     pub max_subtasks: u32,
-    /// Tasks of a job, without those that analyze.
+    /// Tasks of a job, without the analyses.
     pub max_tasks: u32,
 }
 
 #[derive(Clone, Debug)]
 enum AnalyzerRun {
-    /// As a type that was not registered.
+    /// A definition as that of a custom type.
     CustomType(CustomType),
     /// By tasks of another type.
     Type(Name),
 }
 
-/// Fields of an analyzer that are not about how it is run.
+/// Fields of an analyzer beside its definition as a custom type.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct AnalyzerJson {
@@ -49,7 +49,7 @@ struct AnalyzerJson {
 const OWN: [&str; 4] = ["taskType", "maxDepth", "maxSubtasks", "maxTasks"];
 
 impl Analyzer {
-    /// Reads and checks an analyzer.
+    /// Parses and checks an analyzer.
     pub fn from_json(body: &[u8]) -> Result<Self, FieldError> {
         let own: AnalyzerJson = read_json(body)?;
         let mut rest: Map<String, Value> = read_json::<BTreeMap<String, Value>>(body)?.into_iter().collect();
@@ -100,24 +100,24 @@ impl Analyzer {
     }
 }
 
-/// What an analysis says.
+/// The result of an analysis.
 #[derive(Debug, Default)]
 pub struct Analysis {
     /// Tasks to add.
     pub subtasks: Vec<Result<TaskRequest, FieldError>>,
-    /// How the result is to be judged.
+    /// The verdict on the analyzed result.
     pub verdict: Option<AnalysisVerdict>,
 }
 
-/// How a result is to be judged.
+/// The verdict of an analyzer on a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AnalysisVerdict {
-    /// The task has succeeded, whatever its own end says.
+    /// The task has succeeded, even if its attempt failed.
     Success,
     /// It has failed.
     Failure,
-    /// It is to be run again.
+    /// Run the task again.
     Retry,
 }
 
@@ -130,8 +130,8 @@ struct AnalysisJson {
 }
 
 impl Analysis {
-    /// Reads the result of an analysis: an object, or text that is one, as a command prints it. Nothing at all adds
-    /// nothing.
+    /// Parses the result of an analysis: an object, or text that is one, as a command prints it. No result
+    /// adds nothing.
     pub fn from_data(data: &str) -> Result<Self, FieldError> {
         let printed = serde_json::from_str::<String>(data).ok();
         let text = printed.as_deref().unwrap_or(data).trim();

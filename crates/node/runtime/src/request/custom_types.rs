@@ -1,4 +1,4 @@
-//! Registered task types: how a type that no worker knows by itself is run by one that workers do know.
+//! Custom task types: the definitions by which workers run types that they do not know themselves.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -19,30 +19,30 @@ use super::schema::{PayloadSchema, SchemaViolation};
 use super::task::TaskRequest;
 use super::types::BUILT_IN;
 
-/// A task type that was registered.
+/// A registered task type.
 #[derive(Clone, Debug)]
 pub struct CustomType {
-    /// What it is for.
+    /// Its purpose, for people.
     pub description: String,
     how: RunTemplate,
     schema: Option<Arc<PayloadSchema>>,
 }
 
-/// How it is run: by which type, and what that is given.
+/// The built-in type that runs it, and the template of its payload.
 #[derive(Clone, Debug)]
 struct RunTemplate {
     runs_as: Name,
     payload: Value,
-    /// The payload is given to standard input.
+    /// The payload goes to standard input.
     stdin: bool,
 }
 
-/// What a task is run as.
+/// The built-in task that a task of a custom type becomes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunAs {
     /// The type that workers must offer.
     pub task_type: Name,
-    /// What its executor is given.
+    /// The payload of its executor.
     pub payload: Payload,
 }
 
@@ -63,7 +63,7 @@ struct CustomTypeJson {
 }
 
 impl CustomType {
-    /// Reads and checks how a type is run.
+    /// Parses and checks a definition.
     pub fn from_json(body: &[u8]) -> Result<Self, FieldError> {
         let json: CustomTypeJson = read_json(body)?;
         let description = json.description.clone().unwrap_or_default();
@@ -96,7 +96,8 @@ impl CustomType {
         &self.how.runs_as
     }
 
-    /// What a task of this type is run as. The payload's check takes at most so many steps, or is refused for its cost.
+    /// The built-in form of a task of this type. A check of the payload that needs more steps than this is
+    /// refused for its cost.
     pub fn run_as(&self, request: &TaskRequest, steps_max: u64) -> Result<RunAs, FieldError> {
         let not_json = |error| FieldError::invalid("payload", format!("is not JSON: {error}"));
         let given = match &request.payload {
@@ -104,7 +105,7 @@ impl CustomType {
             Payload::Json(json) => exact::parse(json).map_err(not_json)?,
         };
         if let Some(schema) = &self.schema {
-            // To a schema, a long whole number is a number.
+            // A schema takes a long whole number as a number.
             let plain = match &request.payload {
                 Payload::Text(text) => Value::String(text.clone()),
                 Payload::Json(json) => serde_json::from_str(json).map_err(not_json)?,
@@ -139,7 +140,7 @@ impl CustomType {
 }
 
 impl SchemaViolation {
-    /// As the error of a field. `rule` is said before what is not valid.
+    /// The error of a field, with `rule` before the violation.
     fn of(self, field: &str, rule: &str) -> FieldError {
         match self {
             Self::Invalid(why) => FieldError::invalid(field, format!("{rule}{why}")),
@@ -216,7 +217,7 @@ fn how(json: &CustomTypeJson) -> Result<RunTemplate, FieldError> {
     Ok(RunTemplate { runs_as: name(runs_as), payload: Value::Object(payload), stdin: true })
 }
 
-/// A script is what it is: what looks like an expression in it is none.
+/// A script stays as it is: text that looks like an expression in it is none.
 fn literal(script: &str) -> Value {
     json!(script.replace("{{", "{{ '{{' }}"))
 }

@@ -1,5 +1,5 @@
-//! How deep JSON may be nested. Many readers of JSON recurse and stop at some depth, our own command line at 128 with
-//! what is around a value: what they cannot read is not taken in.
+//! How deep JSON may be nested. Many JSON parsers recurse and stop at some depth, our own command line at 128
+//! including the levels around a value: values that they cannot parse are refused.
 
 /// Lists and objects within each other.
 pub const JSON_DEPTH_MAX: usize = 100;

@@ -22,14 +22,14 @@ pub struct Positive(pub Duration);
 impl Span {
     /// The most seconds, when they are given as a number: about a hundred years.
     pub const SECONDS_MAX: f64 = 3_153_600_000.0;
-    /// What texts look like, as a regular expression.
+    /// The form of texts, as a regular expression.
     pub const PATTERN: &str = "^(?=.)([0-9]{1,4}(\\.[0-9]{1,3})?d)?([0-9]{1,6}(\\.[0-9]{1,3})?h)?([0-9]{1,7}(\\.[0-9]{1,3})?m)?([0-9]{1,9}(\\.[0-9]{1,3})?s)?([0-9]{1,12}ms)?$";
 }
 
 impl Positive {
     /// The least seconds, when they are given as a number.
     pub const SECONDS_MIN: f64 = 0.001;
-    /// What texts look like, as a regular expression.
+    /// The form of texts, as a regular expression.
     pub const PATTERN: &str = "^(?=.*[1-9])([0-9]{1,4}(\\.[0-9]{1,3})?d)?([0-9]{1,6}(\\.[0-9]{1,3})?h)?([0-9]{1,7}(\\.[0-9]{1,3})?m)?([0-9]{1,9}(\\.[0-9]{1,3})?s)?([0-9]{1,12}ms)?$";
 }
 
@@ -39,10 +39,10 @@ const RULE: &str = "seconds as a number, or text such as \"90s\", \"0.5s\", \"5m
 const UNITS: [(&str, u64, usize); 5] =
     [("d", 86_400_000, 4), ("h", 3_600_000, 6), ("m", 60_000, 7), ("s", 1_000, 9), ("ms", 1, 12)];
 
-/// The most digits after the point of a unit that is longer than a millisecond: whole milliseconds come out of them.
+/// The most digits after the point of a unit that is longer than a millisecond: they give whole milliseconds.
 const FRACTION_DIGITS_MAX: usize = 3;
 
-/// Reads text such as `1h30m`; the error is the rule.
+/// Parses text such as `1h30m`; the error is the rule.
 pub fn parse_span(text: &str) -> Result<Duration, String> {
     let wrong = || format!("must be {RULE}, not {:?}", shortened(text));
     let mut rest = text;
@@ -89,12 +89,12 @@ impl Visitor<'_> for SpanVisitor {
     }
 
     fn visit_u64<E: de::Error>(self, seconds: u64) -> Result<Duration, E> {
-        #[expect(clippy::cast_precision_loss, reason = "what is too large for it is refused")]
+        #[expect(clippy::cast_precision_loss, reason = "larger values are refused")]
         self.visit_f64(seconds as f64)
     }
 
     fn visit_i64<E: de::Error>(self, seconds: i64) -> Result<Duration, E> {
-        #[expect(clippy::cast_precision_loss, reason = "what is too large for it is refused")]
+        #[expect(clippy::cast_precision_loss, reason = "larger values are refused")]
         self.visit_f64(seconds as f64)
     }
 
@@ -104,7 +104,7 @@ impl Visitor<'_> for SpanVisitor {
             return Err(E::custom(format_args!("must be between 0 and {max} seconds, not {seconds}")));
         }
         let duration = Duration::from_secs_f64(seconds);
-        // Whole microseconds are what is stored.
+        // Stores keep whole microseconds.
         Ok(Duration::from_micros(u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)))
     }
 

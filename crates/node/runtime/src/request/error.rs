@@ -1,4 +1,4 @@
-//! What is wrong with a request.
+//! Errors of a request.
 
 /// A field, and the rule that it breaks.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -24,13 +24,13 @@ pub mod code {
     pub const DUPLICATE_FIELD: &str = "duplicate_field";
     /// A number where a text belongs, or the like.
     pub const WRONG_TYPE: &str = "wrong_type";
-    /// The right type, and a value that the rule does not allow.
+    /// The right type, but a value that the rule does not allow.
     pub const INVALID_VALUE: &str = "invalid_value";
     /// Two fields that exclude each other.
     pub const CONFLICTING_FIELDS: &str = "conflicting_fields";
     /// A payload above the limit of this deployment.
     pub const PAYLOAD_TOO_LARGE: &str = "payload_too_large";
-    /// To check it, or to work it out, would cost too much.
+    /// Checking or rendering it would cost too much.
     pub const TOO_COSTLY: &str = "too_costly";
 
     /// All of them.

@@ -1,9 +1,9 @@
-//! JSON that everybody can read, and whole numbers that stay what they are.
+//! JSON that every reader can parse, and whole numbers that keep their value.
 //!
-//! JSON text may hold what its readers cannot: `1e999` is infinite to most of them, `"\ud800"` is half a character. Such
-//! text is refused where it comes in. A whole number of more than 64 bits is fine, but a [`Value`] would hold the nearest
-//! float instead: while JSON is a `Value`, such a number is a text with a mark, and it is a number again in the JSON that is
-//! written.
+//! JSON text may hold values that its readers cannot represent: `1e999` is infinite to most of them,
+//! `"\ud800"` is half a character. Such text is refused at the entry. A whole number of more than 64 bits is
+//! fine, but a [`Value`] would hold the nearest float instead: while JSON is a `Value`, such a number is a
+//! text with a mark, and it is a number again in the JSON that is written.
 
 use std::fmt;
 
@@ -18,7 +18,7 @@ const MARK: char = '\u{10fffe}';
 /// Whole numbers with fewer digits fit 64 bits.
 const LONG_DIGITS: usize = 19;
 
-/// Refuses JSON text that some readers could not read; the error is the rule.
+/// Refuses JSON text that some readers could not parse; the error is the rule.
 pub fn check_readable(json: &str) -> Result<(), String> {
     if too_deep(json) {
         return Err(format!("must not be nested deeper than {JSON_DEPTH_MAX} levels"));
@@ -66,7 +66,7 @@ pub(super) fn mark(number: &str) -> String {
     format!("{MARK}{number}")
 }
 
-/// What is before the next marked number of a JSON text, the number, and what is behind it.
+/// The text before the next marked number of a JSON text, the number, and the text after it.
 fn next_marked(json: &str) -> Option<(&str, &str, &str)> {
     let quoted = format!("\"{MARK}");
     let mut from = 0;
@@ -75,7 +75,7 @@ fn next_marked(json: &str) -> Option<(&str, &str, &str)> {
         let digits = at + quoted.len();
         let end = digits + json[digits..].find('"')?;
         let (before, after) = (&json[..at], &json[end + 1..]);
-        // A quote within a text has a backslash before it, and a name has a colon behind it.
+        // A quote within a text has a backslash before it, and a name is followed by a colon.
         let is_value = before.chars().next_back().is_none_or(|c| matches!(c, '[' | ',' | ':'))
             && !after.starts_with(':');
         if is_value && is_whole(&json[digits..end]) {
@@ -112,7 +112,7 @@ fn marked(json: &str) -> Option<String> {
     (copied > 0).then(|| marked + &json[copied..])
 }
 
-/// Behind the text that begins here.
+/// The position after the text that begins here.
 fn end_of_text(bytes: &[u8], start: usize) -> usize {
     let mut at = start + 1;
     while let Some(byte) = bytes.get(at) {
@@ -141,7 +141,7 @@ fn fits_64_bits(number: &str) -> bool {
     number.parse::<i64>().is_ok() || number.parse::<u64>().is_ok()
 }
 
-/// A value of which every part was read.
+/// A value whose every part was parsed.
 struct Readable;
 
 impl<'de> Deserialize<'de> for Readable {
@@ -189,7 +189,7 @@ impl<'de> Visitor<'de> for Reader {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Readable, A::Error> {
-        // A name is read as a text, so its characters are whole as well.
+        // A name is parsed as a text, so its characters are whole as well.
         while fields.next_entry::<Name, Readable>()?.is_some() {}
         Ok(Readable)
     }

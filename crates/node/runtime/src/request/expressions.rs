@@ -13,7 +13,7 @@ use super::render::{self, Context, Scope};
 use super::task::TaskRequest;
 use super::workflow::{RunRequest, Workflow};
 
-/// Checks the expressions of a task outside its payload. Answers the nodes that they name.
+/// Checks the expressions of a task outside its payload. Returns the nodes that they name.
 pub(super) fn check_texts(task: &TaskRequest, scope: &Scope) -> Result<BTreeSet<String>, FieldError> {
     let mut named = BTreeSet::new();
     for (field, text) in texts(task) {
@@ -31,14 +31,14 @@ pub(super) fn check_labels(task: &TaskRequest, scope: &Scope) -> Result<(), Fiel
     Ok(())
 }
 
-/// Refuses an expression in a field of a task that takes text as it is.
+/// Refuses an expression in a literal text field of a task.
 pub(crate) fn check_unrendered(task: &TaskRequest) -> Result<(), FieldError> {
     let labels = task.labels.keys().map(|name| (format!("labels.{name}"), name.as_str(), IN_KEYS));
     let common = unrendered(task.request_id.as_deref(), &task.metadata, &task.webhooks);
     check_plain(common.chain(labels))
 }
 
-/// Refuses an expression in what is said of a run itself: only its nodes have them.
+/// Refuses an expression in the fields of a run itself: only its nodes have them.
 pub(crate) fn check_run_unrendered(run: &RunRequest) -> Result<(), FieldError> {
     let why = "those of a run stand in its nodes";
     let values = run.metadata.iter().map(|(key, value)| (format!("metadata.{key}"), value.as_str(), why));
@@ -51,12 +51,12 @@ pub(crate) fn check_workflow_unrendered(workflow: &Workflow) -> Result<(), Field
     check_plain([("name".to_owned(), workflow.name.as_str(), why)].into_iter())
 }
 
-/// A field, its text, and why that holds no expression.
+/// A field, its text, and the reason why it holds no expression.
 type Plain<'a> = (String, &'a str, &'static str);
 
 const IN_KEYS: &str = "expressions stand in values, not in keys";
 
-/// What takes text as it is, of tasks and of runs.
+/// The literal text fields of tasks and runs.
 fn unrendered<'a>(
     request_id: Option<&'a str>,
     metadata: &'a BTreeMap<String, String>,
@@ -93,7 +93,7 @@ fn texts_mut(task: &mut TaskRequest) -> impl Iterator<Item = &mut String> {
     [task_name].into_iter().chain(hash_key).chain(metadata.values_mut()).chain(labels.values_mut())
 }
 
-/// Works out the expressions of a task outside its payload.
+/// Renders the expressions of a task outside its payload.
 pub(crate) fn render_texts(task: &mut TaskRequest, context: &Context) -> Result<(), String> {
     texts_mut(task).try_for_each(|text| {
         if text.contains("{{") {
@@ -103,7 +103,7 @@ pub(crate) fn render_texts(task: &mut TaskRequest, context: &Context) -> Result<
     })
 }
 
-/// The same for a task that becomes many: a text that names the item of a child stays as it is.
+/// The same for a map task: a text that names the item of a child stays as it is.
 pub(crate) fn render_composite_texts(task: &mut TaskRequest, context: &Context) -> Result<(), String> {
     texts_mut(task).try_for_each(|text| {
         if text.contains("{{") && !render::names_any(text, &CHILD_NAMES) {
@@ -113,10 +113,10 @@ pub(crate) fn render_composite_texts(task: &mut TaskRequest, context: &Context) 
     })
 }
 
-/// Names that expressions of a child have, and those of its map do not.
+/// Names in the expressions of a child that its map does not have.
 pub(super) const CHILD_NAMES: [&str; 3] = ["index", "item", "total"];
 
-/// A payload with its expressions worked out: numbers and booleans become text where an executor takes only text.
+/// A rendered payload: numbers and booleans become text where an executor takes only text.
 pub(crate) fn render_payload(
     task_type: &Name,
     payload: &Payload,

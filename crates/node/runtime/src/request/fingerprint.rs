@@ -1,8 +1,8 @@
-//! The fingerprint of a request: tells whether a request id is used again for something else.
+//! The fingerprint of a request: shows whether a request id is used again for another request.
 //!
-//! It covers what the client sent, not what the queue's policy adds, so that a changed policy does not turn a repeat
-//! into a conflict. Namespace, queue and request id are left out: the task id is made of them, so they are equal
-//! whenever two fingerprints are compared.
+//! It covers the fields that the client sent, without the defaults of the queue's policy, so that a changed
+//! policy does not turn a repeat into a conflict. Namespace, queue and request id are left out: the task id
+//! is made of them, so they are equal whenever two fingerprints are compared.
 //!
 //! Stores keep fingerprints for as long as request ids. So the hash names each value of an enum by a code of this file,
 //! and a rename of the enum changes no fingerprint. The codes are the names that version 1 has hashed from the start:
@@ -17,7 +17,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 use super::task::TaskRequest;
 
-/// Changes when other fields are hashed, or otherwise.
+/// Changes with the set of hashed fields or their form.
 const VERSION: u8 = 1;
 
 pub(super) fn of(request: &TaskRequest) -> Fingerprint {
@@ -90,7 +90,8 @@ fn occasion(occasion: Occasion) -> &'static str {
     }
 }
 
-/// Hashes names and values with their lengths, so that no two requests give the same bytes. What is absent is left out.
+/// Hashes names and values with their lengths, so that no two requests give the same bytes. Absent fields are
+/// left out.
 struct Fields(Xxh3);
 
 impl Fields {

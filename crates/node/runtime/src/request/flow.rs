@@ -1,4 +1,4 @@
-//! What a queue or a task says about limits, rates and uniqueness by key: read, checked, and turned into the keys of a
+//! Limits, rates and uniqueness by key, in policies and tasks: parsed, checked, and turned into the keys of a
 //! task.
 
 use std::time::Duration;
@@ -24,13 +24,13 @@ pub const LIMITS_MAX: usize = 4;
 /// The largest limit and burst.
 pub const LIMIT_MAX: u32 = 1_000_000;
 
-/// The largest limit that cancels: so many tasks of a key are kept in memory.
+/// The largest limit that cancels: the lane keeps as many tasks of a key in memory.
 const CANCEL_LIMIT_MAX: u32 = 1_000;
 
 /// The longest time that a rate counts over: longer ones are schedules.
 const RATE_PER_MAX: Duration = Duration::from_hours(24 * 366);
 
-/// At most so many attempts at once.
+/// A limit for attempts that run together.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct ConcurrencyJson {
@@ -47,7 +47,7 @@ enum WhenFullName {
     CancelNewest,
 }
 
-/// At most so many starts in a time.
+/// A limit for starts in a time.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct RateJson {
@@ -84,7 +84,7 @@ impl<'de> Deserialize<'de> for Until {
 }
 
 impl ConcurrencyJson {
-    /// The limit that it says.
+    /// The limit in the form of the core.
     pub fn into_limit(self) -> ConcurrencyLimit {
         let when_reached = match self.when_full.unwrap_or_default() {
             WhenFullName::Wait => WhenReached::Wait,
@@ -95,7 +95,7 @@ impl ConcurrencyJson {
 }
 
 impl RateJson {
-    /// The limit that it says.
+    /// The limit in the form of the core.
     pub fn into_limit(self) -> RateLimit {
         let burst = self.burst.map_or(1, |n| n.0);
         RateLimit { key: self.key, rate: Rate { limit: self.limit.0, per: self.per.0, burst } }
@@ -103,7 +103,7 @@ impl RateJson {
 }
 
 impl UniqueJson {
-    /// The rule that it says.
+    /// The rule in the form of the core.
     pub fn into_rule(self) -> UniqueRule {
         let hold_for = match self.until {
             None | Some(Until::Finished) => None,
@@ -113,13 +113,13 @@ impl UniqueJson {
     }
 }
 
-/// Reads a list of objects.
+/// Parses a list of objects.
 pub fn objects<J, T>(list: Option<Vec<Object<J>>>, into: impl Fn(J) -> T) -> Vec<T> {
     list.unwrap_or_default().into_iter().map(|Object(json)| into(json)).collect()
 }
 
 impl RequestLimits {
-    /// Checks what the policy of a queue says about keys. Fields are named below `policy`.
+    /// Checks the key templates of a queue's policy. Fields are named below `policy`.
     pub fn check_policy(&self, policy: &QueuePolicy) -> Result<(), FieldError> {
         let spread = policy.spread.as_deref();
         if let Some(template) = spread.filter(|template| !template.is_empty()) {
@@ -133,7 +133,7 @@ impl RequestLimits {
         self.check_hold("policy.unique.until", policy.unique.as_ref())
     }
 
-    /// Checks what a task says about keys.
+    /// Checks the key templates of a task.
     pub(crate) fn check_flow(&self, request: &TaskRequest, binding: &QueueBinding) -> Result<(), FieldError> {
         let TaskRequest { concurrency, rate, unique, .. } = request;
         let spread = match binding {
@@ -144,7 +144,7 @@ impl RequestLimits {
         self.check_hold("unique.until", unique.as_ref())
     }
 
-    /// A key is held as long as its task is known.
+    /// A key is held as long as its task is stored.
     fn check_hold(&self, field: &str, unique: Option<&UniqueRule>) -> Result<(), FieldError> {
         let max = self.unique_for_max;
         if unique.and_then(|unique| unique.hold_for).is_some_and(|time| time > max) {
@@ -245,7 +245,7 @@ impl Keys<'_> {
         Ok(keys)
     }
 
-    /// One of them, unless the template gives nothing.
+    /// One of the keys; `None` if the template renders to nothing.
     fn key(
         &self,
         limit: LimitId,
@@ -269,7 +269,7 @@ impl Keys<'_> {
         if key.is_empty() {
             return Ok(None);
         }
-        // In a queue that is spread the keys of one spread key are apart from those of others.
+        // In a spread queue each spread key has unique keys of its own.
         let key = spread_key.map_or_else(|| key.clone(), |spread| format!("{spread}\n{key}"));
         Ok(Some(UniqueRule { key, hold_for: unique.hold_for }))
     }

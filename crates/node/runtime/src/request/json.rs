@@ -1,7 +1,7 @@
 //! Requests as JSON.
 //!
-//! A good body is read once, straight into its types. Only a bad one is read again, to learn the path of the field
-//! that is wrong.
+//! A good body is parsed once, straight into its types. Only a bad one is parsed again, to find the path of
+//! the wrong field.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -25,7 +25,7 @@ use super::map::{CHILDREN_MAX, MapJson, MapSource};
 use super::task::{RetryRequest, TaskRequest};
 use super::webhook::{OF_TASKS, WebhookJson, webhooks};
 
-/// Reads a body that is an object; an error names the field.
+/// Parses a body that is an object; an error names the field.
 pub fn read_json<T: DeserializeOwned>(body: &[u8]) -> Result<T, FieldError> {
     serde_json::from_slice(body).map(|Object(value)| value).map_err(|error| {
         let again = &mut serde_json::Deserializer::from_slice(body);
@@ -56,7 +56,7 @@ fn is_json(body: &[u8]) -> bool {
     serde_json::from_slice::<de::IgnoredAny>(body).is_ok()
 }
 
-/// The same JSON however it was written: without blanks, fields in order.
+/// One form for all spellings of the same JSON: without blanks, fields in order.
 pub fn canonical(json: &str) -> String {
     fn sorted(value: serde_json::Value) -> serde_json::Value {
         match value {
@@ -71,7 +71,7 @@ pub fn canonical(json: &str) -> String {
     exact::parse(json).map_or_else(|_| json.to_owned(), |value| exact::write(&sorted(value)))
 }
 
-/// A struct that is read from an object only. By itself serde would also take a list of its fields.
+/// A struct that is parsed from an object only. By itself serde would also take a list of its fields.
 #[derive(Clone, Copy, Debug)]
 pub struct Object<T>(pub T);
 
@@ -139,7 +139,7 @@ pub(super) fn read_task(body: &[u8]) -> Result<TaskRequest, FieldError> {
     json.into_request(name, body)
 }
 
-/// A node of a workflow, as it says of itself.
+/// The fields of a workflow node beside its task.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct NodeJson {
     pub(super) name: String,
@@ -165,7 +165,7 @@ fn missing(field: &str) -> FieldError {
     FieldError { field: field.to_owned(), code: code::MISSING_FIELD, message: "is required".to_owned() }
 }
 
-/// From serde's words to ours. Its texts are the only place where it says what kind of error it is.
+/// Turns serde's messages into ours. Its texts are the only place that shows the kind of an error.
 fn field_error(path: &str, error: &serde_json::Error) -> FieldError {
     let path = if path == "." { "" } else { path };
     let full = error.to_string();
@@ -229,7 +229,7 @@ struct TaskJson {
     trigger_rule: Option<TriggerRule>,
 }
 
-/// The most retries that can be asked for.
+/// The most retries that a request may ask for.
 pub const RETRIES_MAX: u32 = 10_000;
 
 #[derive(serde::Deserialize)]
@@ -261,7 +261,7 @@ impl RetryJson {
 }
 
 impl TaskJson {
-    /// `body` is what it was read from.
+    /// `body` is the parsed text.
     fn into_request(mut self, name: String, body: &[u8]) -> Result<TaskRequest, FieldError> {
         let source =
             MapSource::new(self.map.take().map(|Object(map)| map), self.shards, self.broadcast, body)?;
@@ -419,7 +419,7 @@ pub fn parse_time(text: &str) -> Result<Timestamp, String> {
     let time: Result<jiff::Timestamp, _> = text.parse();
     time.map(|time| Timestamp::from_micros(time.as_microsecond())).map_err(|_| {
         let shown: String = text.chars().take(40).collect();
-        // One that is written well is out of range.
+        // A well-formed time is out of range.
         let well_written = Pieces::parse(text)
             .is_ok_and(|pieces| pieces.time().is_some() && pieces.to_numeric_offset().is_some());
         if well_written {

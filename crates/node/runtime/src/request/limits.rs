@@ -1,4 +1,4 @@
-//! How large the parts of a request may be.
+//! Limits for the parts of a request.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,8 +11,8 @@ use super::depth::{JSON_DEPTH_MAX, too_deep};
 use super::error::{FieldError, code};
 use super::task::TaskRequest;
 
-/// How large the parts of a request may be. Texts are counted in characters, as JSON Schema does; what is stored as a
-/// whole, in bytes.
+/// Limits for the parts of a request. Texts are counted in characters, as JSON Schema does; values that are
+/// stored as a whole, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestLimits {
     /// The largest payload; at most [`PAYLOAD_BYTES_CAP`](Self::PAYLOAD_BYTES_CAP).
@@ -31,7 +31,7 @@ impl Default for RequestLimits {
 }
 
 impl RequestLimits {
-    /// What every store and bus can carry.
+    /// The largest payload that every store and bus can carry.
     pub const PAYLOAD_BYTES_CAP: usize = 1 << 20;
     /// The longest task name.
     pub const TASK_NAME_LEN_MAX: usize = 256;
@@ -48,7 +48,7 @@ impl RequestLimits {
     /// The longest value of a label.
     pub const LABEL_VALUE_LEN_MAX: usize = 256;
 
-    /// Checks what the types of a request do not.
+    /// Checks the rules that the types of a request do not enforce.
     pub fn check(&self, request: &TaskRequest) -> Result<(), FieldError> {
         text("taskName", &request.task_name, Self::TASK_NAME_LEN_MAX)?;
         for (field, value) in [("requestId", &request.request_id), ("hashKey", &request.hash_key)] {
@@ -70,7 +70,7 @@ impl RequestLimits {
             return Err(FieldError::invalid("payload", rule));
         }
         let (metadata, labels) = (&request.metadata, &request.labels);
-        // Values of metadata are free text; what no store can hold in a text is the exception.
+        // Values of metadata are free text, without the one character that no store can hold in a text.
         let no_null = |c| c == '\0';
         pairs("metadata", metadata, Self::METADATA_MAX, Self::METADATA_VALUE_LEN_MAX, no_null)?;
         check_labels(labels)?;
@@ -136,7 +136,7 @@ fn pairs(
     Ok(())
 }
 
-/// System names of task types, queues and workers begin with this.
+/// The prefix of system names of task types, queues and workers.
 pub const SYSTEM_PREFIX: &str = Name::SYSTEM_PREFIX;
 
 /// Refuses a system name.

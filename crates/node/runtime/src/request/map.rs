@@ -1,4 +1,4 @@
-//! Tasks that become many: one for each item of a list, for each shard, or on each worker.
+//! Map tasks: one child for each item of a list, for each shard, or on each worker.
 
 use std::collections::BTreeSet;
 
@@ -14,23 +14,23 @@ use super::json::{Ranged, payload};
 use super::render::{self, Context, Scope};
 use super::task::TaskRequest;
 
-/// The most children that one task can become.
+/// The most children of a map.
 pub const CHILDREN_MAX: u32 = 100_000;
-/// Children that are unfinished at a time, if nothing is said.
+/// Children that are unfinished at a time by default.
 const AT_ONCE: u32 = 1_000;
 
-/// What a task becomes instead of running itself.
+/// The map that a task becomes instead of running itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MapSource {
-    /// What its children are for.
+    /// The items of its children.
     pub over: MapOver,
-    /// The request as it was sent: what the children are made of.
+    /// The request as it was sent: children are made of it.
     pub json: String,
-    /// What its expressions are worked out of, besides the item.
+    /// The values for its expressions, besides the item.
     pub context: Option<serde_json::Value>,
 }
 
-/// What there is a child for each of.
+/// The kind of items of a map.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MapOver {
     /// The items of a list.
@@ -55,9 +55,9 @@ pub(super) struct MapJson {
 /// How many children may fail before the composite does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum Tolerance {
-    /// So many.
+    /// This number of children.
     Count(u32),
-    /// So many of a hundred.
+    /// This percentage of the children.
     Percent(u32),
 }
 
@@ -68,7 +68,7 @@ impl Default for Tolerance {
 }
 
 impl Tolerance {
-    /// How many of so many children may fail.
+    /// The number of failed children that a total allows.
     pub fn failures_max(self, total: usize) -> usize {
         match self {
             Self::Count(count) => count as usize,
@@ -97,7 +97,7 @@ impl<'de> Deserialize<'de> for Tolerance {
     }
 }
 
-/// Exactly one of the ways to become many, or none.
+/// Exactly one kind of items, or none.
 impl MapSource {
     pub(super) fn new(
         map: Option<MapJson>,
@@ -142,7 +142,7 @@ fn items_of(raw: &RawValue) -> Result<MapOver, FieldError> {
     Ok(MapOver::Items(items.into_iter().map(|item| item.get().to_owned()).collect()))
 }
 
-/// An empty list is no mistake: there is nothing to do then.
+/// An empty list is allowed: the map then has nothing to do.
 pub(crate) fn check_count(items: usize) -> Result<(), FieldError> {
     if items > CHILDREN_MAX as usize {
         let rule = format!("must have at most {CHILDREN_MAX} entries, not {items}");
@@ -151,18 +151,18 @@ pub(crate) fn check_count(items: usize) -> Result<(), FieldError> {
     Ok(())
 }
 
-/// What the children of a task are made of, read from what was sent.
+/// The parts of a map request, parsed from the text that was sent.
 #[derive(Clone, Debug)]
 pub struct MapRequest {
-    /// What every child is, but for its payload.
+    /// The request of every child, but for its payload.
     pub task: TaskRequest,
-    /// Without a payload, a child is given its item.
+    /// Without a payload, a child gets its item.
     has_payload: bool,
     /// Children that are unfinished at a time.
     pub at_once: u32,
     /// Children that may fail.
     pub tolerate: Tolerance,
-    /// What is run when all children have ended.
+    /// The task that runs when all children have ended.
     pub reduce: Option<TaskRequest>,
 }
 
@@ -173,7 +173,7 @@ struct PayloadOnly {
 }
 
 impl MapRequest {
-    /// Reads a request that was read before.
+    /// Parses a request that was checked before.
     pub fn from_json(json: &str) -> Result<Self, FieldError> {
         let request = match TaskRequest::from_json(json.as_bytes()) {
             Ok(request) => request,
@@ -189,7 +189,7 @@ impl MapRequest {
             request_id: None,
             run_at: None,
             delay: None,
-            // The end of the composite is what is told.
+            // Webhooks announce the end of the composite, not of children.
             webhooks: Vec::new(),
             ..request
         };
@@ -206,7 +206,7 @@ impl MapRequest {
         Ok(reduce)
     }
 
-    /// Whether everything that it names can be there. Answers the nodes that it names.
+    /// Checks that all names in its expressions can exist. Returns the nodes that they name.
     pub(crate) fn check(&self, over: &MapOver, scope: &Scope) -> Result<BTreeSet<String>, FieldError> {
         let mut named = BTreeSet::new();
         let invalid = |field: &str| {

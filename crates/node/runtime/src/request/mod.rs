@@ -1,8 +1,8 @@
-//! Requests for tasks: what a client may say, checked while it is read, and turned into a task for the store.
+//! Requests for tasks: checked while they are parsed, and turned into tasks for the store.
 //!
-//! A request is read once, straight into its types. What is wrong with it is told as a [`FieldError`]: which field, a
-//! stable code, and the rule. The same rules hold for requests that a program builds itself: [`TaskRequest::into_task`]
-//! checks what the types cannot.
+//! A request is parsed once, straight into its types. A fault of it is reported as a [`FieldError`]: the
+//! field, a stable code, and the rule. The same rules hold for requests that a program builds itself:
+//! [`TaskRequest::into_task`] checks the rules that the types cannot.
 
 mod analyzer;
 mod custom_types;

@@ -1,8 +1,8 @@
 //! Expressions in payloads: `{{ nodes.extract.result.data.path }}`.
 //!
-//! A text may hold any number of `{{ … }}`, each an expression of minijinja. There are no statements and no comments, so
-//! scripts with `${#list}` or `{%` in them stay as they are. A text that is one expression and nothing else becomes the
-//! value itself, with its type. What is not there is an error, not an empty text.
+//! A text may hold any number of `{{ … }}`, each an expression of minijinja. There are no statements and no
+//! comments, so scripts with `${#list}` or `{%` in them stay as they are. A text that is one expression and
+//! nothing else becomes the value itself, with its type. A missing value is an error, not an empty text.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::AssertUnwindSafe;
@@ -18,21 +18,21 @@ use super::template::{Anything, check_code, code_of, error_text};
 
 /// The longest expression, in characters.
 const EXPRESSION_LEN_MAX: usize = 1024;
-/// Filters and joins of one expression: each may copy all that it is given.
+/// Filters and joins of one expression: each may copy its whole input.
 pub(super) const OPERATORS_MAX: usize = 20;
 /// Expressions of one payload.
 const EXPRESSIONS_MAX: usize = 1_000;
-/// Filters and joins of all expressions of a text or payload, times the bytes that they may be given: some tens of
+/// Filters and joins of all expressions of a text or payload, times the bytes of their input: some tens of
 /// milliseconds of work.
 const WORK_BYTES_MAX: usize = 16 << 20;
-/// The longest text that is put together.
+/// The longest rendered text.
 const TEXT_BYTES_MAX: usize = 1 << 20;
 /// Steps that an expression may take; an honest one takes a few.
 const FUEL: u64 = 100_000;
 
-/// What expressions are worked out with: strict, and only with what costs little.
+/// The environment of expressions: strict, and only with cheap functions.
 static STRICT: LazyLock<Environment<'static>> = LazyLock::new(|| environment(UndefinedBehavior::Strict));
-/// The same, but for trying: nothing is missing.
+/// The same for trial renderings: every value exists.
 static TRIAL: LazyLock<Environment<'static>> = LazyLock::new(|| environment(UndefinedBehavior::Chainable));
 
 fn environment(undefined: UndefinedBehavior) -> Environment<'static> {
@@ -111,8 +111,8 @@ fn json_of(value: &Value) -> Result<Json, Error> {
     }
 }
 
-/// JSON as expressions see it. They compute with whole numbers of up to 128 bits; what is longer is an error to whoever
-/// uses it.
+/// JSON as expressions see it. They compute with whole numbers of up to 128 bits; an expression that uses a
+/// longer one fails.
 pub(super) fn value_of_json(json: Json) -> Value {
     match json {
         Json::String(text) => match exact::number(&text) {
@@ -134,7 +134,7 @@ pub(super) fn value_of_json(json: Json) -> Value {
     }
 }
 
-/// A value within a text: texts as they are, all else as JSON.
+/// A value within a text: texts as they are, other values as JSON.
 fn shown(value: &Value) -> Result<String, Error> {
     match value.as_str() {
         Some(text) => Ok(text.to_owned()),
@@ -142,22 +142,22 @@ fn shown(value: &Value) -> Result<String, Error> {
     }
 }
 
-/// What expressions may name.
+/// The names that expressions may use.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Scope {
-    /// Names by themselves.
+    /// Names at the top level.
     pub(crate) names: BTreeSet<&'static str>,
-    /// What may follow `nodes.`, where that is one of them.
+    /// Names after `nodes.`, where `nodes` is a name.
     pub(crate) nodes: BTreeSet<String>,
-    /// What is stored was tried before.
+    /// The text is stored and was checked before.
     pub(crate) is_stored: bool,
 }
 
-/// What expressions are worked out of.
+/// The values for expressions.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Context(BTreeMap<&'static str, Operand>);
 
-/// What an expression may name, and about how many bytes it has. Cheap to clone.
+/// A value that an expression may name, and about how many bytes it has. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct Operand {
     value: Value,
@@ -198,15 +198,15 @@ impl Context {
         self.share(name, Operand::new(json));
     }
 
-    /// The same of something that others are given, too.
+    /// Puts a value that other contexts share.
     pub(crate) fn share(&mut self, name: &'static str, operand: Operand) {
         self.0.insert(name, operand);
     }
 
-    /// Refuses a text whose expressions would have too much work with this.
+    /// Refuses a text whose expressions would have too much work with these values.
     fn check_work(&self, text: &str) -> Result<(), String> {
         let bytes: usize = self.0.values().map(|operand| operand.bytes).sum();
-        // An expression without a filter copies no more than it gives.
+        // An expression without a filter copies no more than its result.
         let operators = operators(&code_of(text));
         if operators.saturating_mul(bytes) <= WORK_BYTES_MAX {
             return Ok(());
@@ -236,7 +236,7 @@ enum Piece<'a> {
     Expression(&'a str),
 }
 
-/// Cuts a text into what stands outside and inside of `{{ … }}`.
+/// Splits a text into the parts outside and inside of `{{ … }}`.
 fn pieces(text: &str) -> Result<Vec<Piece<'_>>, String> {
     let mut pieces = Vec::new();
     let mut rest = text;
@@ -258,7 +258,7 @@ fn pieces(text: &str) -> Result<Vec<Piece<'_>>, String> {
     Ok(pieces)
 }
 
-/// Where the `}}` is that ends an expression: not within quotes, nor within other braces.
+/// The position of the `}}` that ends an expression: not within quotes, nor within other braces.
 fn end_of(text: &str) -> Option<usize> {
     let (mut quote, mut depth) = (None, 0_usize);
     for (at, c) in text.char_indices() {
@@ -274,7 +274,8 @@ fn end_of(text: &str) -> Option<usize> {
     None
 }
 
-/// What of a scope an expression names: the names that may follow `nodes.`. The error is the rule that it breaks.
+/// Checks an expression against a scope. Returns the names that it uses after `nodes.`. The error is the rule
+/// that it breaks.
 pub(crate) fn check_expression(text: &str, scope: &Scope) -> Result<BTreeSet<String>, String> {
     let len = text.chars().count();
     if !(1..=EXPRESSION_LEN_MAX).contains(&len) {
@@ -312,7 +313,7 @@ pub(crate) fn check_expression(text: &str, scope: &Scope) -> Result<BTreeSet<Str
     if scope.is_stored {
         return Ok(nodes);
     }
-    // Filters and tests are looked for when they are used.
+    // Filters and tests are looked up when they are used.
     let never_right = [
         ErrorKind::UnknownFilter,
         ErrorKind::UnknownTest,
@@ -348,7 +349,7 @@ pub(super) fn check_operators(text: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// The same of all expressions within a text.
+/// The same for all expressions within a text.
 pub(crate) fn check_text(text: &str, scope: &Scope) -> Result<BTreeSet<String>, String> {
     let mut nodes = BTreeSet::new();
     for piece in pieces(text)? {
@@ -372,7 +373,7 @@ pub(crate) fn names_any(text: &str, names: &[&str]) -> bool {
         .any(|piece| matches!(piece, Piece::Expression(it) if names_one(it)))
 }
 
-/// The same of all expressions within a payload.
+/// The same for all expressions within a payload.
 pub(crate) fn check_payload(payload: &Payload, scope: &Scope) -> Result<BTreeSet<String>, String> {
     if !payload.as_str().contains("{{") {
         return Ok(BTreeSet::new());
@@ -393,7 +394,7 @@ pub(crate) fn check_payload(payload: &Payload, scope: &Scope) -> Result<BTreeSet
     }
 }
 
-/// `left` is how many expressions there may still be.
+/// `left` is the number of expressions that are still allowed.
 fn check_json(
     json: &Json,
     scope: &Scope,
@@ -415,7 +416,7 @@ fn check_json(
     Ok(())
 }
 
-/// The value of an expression. What it lacks is told.
+/// The value of an expression. The error names a missing value.
 fn value_of(expression: &str, context: &Context) -> Result<Value, String> {
     let worked_out = || STRICT.compile_expression(expression).and_then(|it| it.eval(context.value()));
     let value = match std::panic::catch_unwind(AssertUnwindSafe(worked_out)) {
@@ -442,7 +443,7 @@ fn as_json(expression: &str, value: &Value) -> Result<Json, String> {
     json_of(value).map_err(|error| format!("{{{{ {expression} }}}} is no JSON: {}", error_text(&error)))
 }
 
-/// A text with its expressions worked out.
+/// A rendered text.
 pub(crate) fn render_text(text: &str, context: &Context) -> Result<String, String> {
     let mut rendered = String::with_capacity(text.len());
     for piece in pieces(text)? {
@@ -462,7 +463,7 @@ pub(crate) fn render_text(text: &str, context: &Context) -> Result<String, Strin
     Ok(rendered)
 }
 
-/// A text with its expressions worked out; if it is one expression and nothing else, its value.
+/// A rendered text; if it is one expression and nothing else, its value.
 pub(crate) fn render_value(text: &str, context: &Context) -> Result<Json, String> {
     match &pieces(text)?[..] {
         [Piece::Expression(expression)] => as_json(expression, &value_of(expression, context)?),
@@ -470,7 +471,7 @@ pub(crate) fn render_value(text: &str, context: &Context) -> Result<Json, String
     }
 }
 
-/// A payload with its expressions worked out.
+/// A rendered payload.
 pub(crate) fn render_payload(payload: &Payload, context: &Context) -> Result<Payload, String> {
     if !payload.as_str().contains("{{") {
         return Ok(payload.clone());
@@ -497,7 +498,7 @@ pub(crate) fn payload_of(json: Json) -> Payload {
     }
 }
 
-/// `room` is what may still be added to it.
+/// `room` is the number of bytes that the result may still grow by.
 fn render_json(json: Json, context: &Context, room: &mut usize) -> Result<Json, String> {
     Ok(match json {
         Json::String(text) if text.contains("{{") => {

@@ -15,23 +15,23 @@ use super::task::TaskRequest;
 use super::webhook::{OF_SCHEDULES, WebhookJson, webhooks};
 use super::workflow::RunRequest;
 
-/// What a client asks to be done again and again.
+/// A client's request for a schedule.
 #[derive(Clone, Debug)]
 pub struct ScheduleRequest {
     /// Everything but the first time of an interval.
     rule: Rule,
     /// What each fire creates.
     pub target: Target,
-    /// Whether it fires; `None` to leave that as it is.
+    /// Whether it fires; `None` leaves the schedule as it is.
     pub enabled: Option<bool>,
 }
 
-/// Failures in a row that can be asked for.
+/// The most failures in a row that a request may name.
 pub const FAILURES_MAX: u32 = 1000;
 
-/// The time zone of cron expressions, unless another one is asked for.
+/// The default time zone of cron expressions.
 const UTC: &str = "UTC";
-/// Times that passed within this are made up for, unless something else is asked for.
+/// The default catch-up: fires of missed times within this span.
 const CATCH_UP: Duration = Duration::from_hours(24);
 /// The longest time by which a fire may be moved.
 const JITTER_MAX: Duration = Duration::from_hours(24);
@@ -59,26 +59,26 @@ struct ScheduleJson {
     workflow: Option<Box<RawValue>>,
 }
 
-/// How JSON names the way in which a cron expression is written.
+/// How JSON names the dialect of a cron expression.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum DialectName {
-    /// As Vixie cron has it.
+    /// The dialect of Vixie cron.
     #[default]
     Vixie,
-    /// As Quartz has it.
+    /// The dialect of Quartz.
     Quartz,
 }
 
-/// How JSON names what is done while the last task is unfinished.
+/// How JSON names the overlap policy, for a fire while the last task is unfinished.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum OverlapName {
-    /// Nothing.
+    /// The fire is skipped.
     Skip,
-    /// One waits.
+    /// One fire waits.
     BufferOne,
-    /// All wait and run one after the other.
+    /// All fires wait and run one after the other.
     BufferAll,
     /// The last one is cancelled.
     CancelOther,
@@ -86,11 +86,11 @@ pub enum OverlapName {
     AllowAll,
 }
 
-/// How JSON names what is done about times that were missed.
+/// How JSON names the policy for missed times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum MissedName {
-    /// Nothing.
+    /// No fire.
     Skip,
     /// One fire.
     RunOnce,
@@ -143,7 +143,7 @@ impl From<MissedPolicy> for MissedName {
 }
 
 impl ScheduleRequest {
-    /// Reads and checks a request.
+    /// Parses and checks a request.
     pub fn from_json(body: &[u8]) -> Result<Self, FieldError> {
         let json: ScheduleJson = read_json(body)?;
         let target = target_of(&json)?;
@@ -175,7 +175,7 @@ impl ScheduleRequest {
             return Err(FieldError { field: "catchUp".to_owned(), code: code::CONFLICTING_FIELDS, message });
         }
         if rule.late_after.is_none() && rule.tells(Occasion::Late) {
-            let message = "is required: a webhook asks to be told when the schedule is late".to_owned();
+            let message = "is required: a webhook asks for the event that the schedule is late".to_owned();
             return Err(FieldError { field: "lateAfter".to_owned(), code: code::MISSING_FIELD, message });
         }
         times_of(&rule)?;
@@ -207,9 +207,9 @@ pub struct PreviewRequest {
     count: u32,
 }
 
-/// Times that can be asked for at once.
+/// The most times of one request.
 pub const TIMES_MAX: u32 = 1000;
-/// Times that are answered where no number is asked for.
+/// The default number of times.
 pub const TIMES_COUNT: u32 = 10;
 
 #[derive(Deserialize)]
@@ -231,12 +231,12 @@ struct PreviewJson {
 pub struct Preview {
     /// The times.
     pub all: Vec<Timestamp>,
-    /// What they follow from.
+    /// The rule that they follow from.
     pub times: Times,
 }
 
 impl PreviewRequest {
-    /// Reads and checks a request.
+    /// Parses and checks a request.
     pub fn from_json(body: &[u8]) -> Result<Self, FieldError> {
         let json: PreviewJson = read_json(body)?;
         let when = when(json.cron.as_deref(), json.dialect, json.every, json.at.as_ref())?;
@@ -247,7 +247,7 @@ impl PreviewRequest {
         Ok(Self { when, timezone, from, until, after, count })
     }
 
-    /// The times, from now on if no other time is asked for. An interval counts from `from`, else from there.
+    /// The times after `from`, by default from now on. An interval counts from `from`, else from now.
     pub fn preview(mut self, now: Timestamp) -> Result<Preview, FieldError> {
         let after = self.after.unwrap_or(now);
         if let When::Every { anchor, .. } = &mut self.when {
@@ -271,7 +271,7 @@ fn bounds(
     Ok((from, until))
 }
 
-/// All missed times are run only if none of them is left out for the sake of another.
+/// The policy `runAll` for missed times allows no overlap policy that leaves fires out.
 fn missed_and_overlap(
     missed: Option<MissedName>,
     overlap: Option<OverlapName>,
@@ -291,7 +291,7 @@ fn missed_and_overlap(
     }
 }
 
-/// Exactly one of the three ways to say when.
+/// Exactly one of the three kinds of rule.
 fn when(
     cron: Option<&str>,
     dialect: Option<DialectName>,
@@ -309,7 +309,7 @@ fn when(
         (None, Some(_), None) | (None, None, Some(_)) if dialect.is_some() => {
             Err(conflicting("dialect", "must be given together with cron; leave it out"))
         }
-        // The first time is settled when it is stored.
+        // The first time is set when the schedule is stored.
         (None, Some(every), None) => Ok(When::Every { interval: every.0, anchor: Timestamp::ZERO }),
         (None, None, Some(at)) => Ok(When::At(at.0)),
         (None, None, None) => Err(FieldError {
@@ -339,7 +339,7 @@ fn of_cron(text: &str, dialect: DialectName) -> Result<When, FieldError> {
     Ok(When::Every { interval, anchor: Timestamp::ZERO })
 }
 
-/// The times of a rule, if it can be right.
+/// The times of a rule, if the rule is valid.
 pub fn times_of(rule: &Rule) -> Result<Times, FieldError> {
     times(&rule.when, &rule.timezone)
 }
@@ -348,7 +348,7 @@ fn times(when: &When, timezone: &str) -> Result<Times, FieldError> {
     Times::new(when, timezone).map_err(|TimesError { field, message }| FieldError::invalid(field, message))
 }
 
-/// What a fire creates.
+/// The target of a fire.
 #[derive(Clone, Debug)]
 pub enum Target {
     /// A task.
@@ -358,7 +358,7 @@ pub enum Target {
 }
 
 impl Target {
-    /// Reads what a rule keeps as JSON. Every task has a type, and no run has.
+    /// Parses the stored target of a rule. Every task has a type, and no run has.
     pub fn from_json(json: &str) -> Result<Self, FieldError> {
         if Self::is_run(json) { scheduled_run(json) } else { scheduled_task(json) }
     }
@@ -374,7 +374,7 @@ impl Target {
     }
 }
 
-/// Exactly one of the two things that a fire can create.
+/// Exactly one of the two targets of a fire.
 fn target_of(json: &ScheduleJson) -> Result<Target, FieldError> {
     match (&json.task, &json.workflow) {
         (Some(task), None) => scheduled_task(task.get()),

@@ -21,22 +21,22 @@ use super::template::KeySource;
 use super::webhook::merge;
 use super::{fingerprint, json};
 
-/// What a client asks to be run.
+/// A client's request for a task.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TaskRequest {
-    /// What people call it.
+    /// Its display name.
     pub task_name: String,
     /// Chooses the executor.
     pub task_type: Name,
-    /// What the executor is given.
+    /// The input of its executor.
     pub payload: Payload,
-    /// An attempt that runs longer is stopped; by default as the queue says.
+    /// An attempt that runs longer is stopped; the default is that of the queue.
     pub execution_timeout: Option<Duration>,
-    /// What differs from the queue's retry policy.
+    /// The parts of the retry policy that differ from the queue's.
     pub retry: RetryRequest,
-    /// The client's name for the request: the same one twice is one task.
+    /// The client's name for the request: repeats of it create one task.
     pub request_id: Option<String>,
-    /// Where it waits.
+    /// Its queue.
     pub queue: Name,
     /// Order within the queue.
     pub priority: Priority,
@@ -54,37 +54,38 @@ pub struct TaskRequest {
     pub start_timeout: Option<Duration>,
     /// An attempt that reports no progress for this long is stopped.
     pub progress_timeout: Option<Duration>,
-    /// It is not assigned while as many attempts of its keys are alive.
+    /// The owner does not assign it while these limits are reached by attempts with its keys.
     pub concurrency: Vec<ConcurrencyLimit>,
-    /// It is not assigned faster than its keys allow.
+    /// The owner assigns tasks of its keys no faster than this.
     pub rate: Vec<RateLimit>,
-    /// While another task holds this key, there is no second one.
+    /// While a task holds this key, no second one is created.
     pub unique: Option<UniqueRule>,
-    /// Who is told when it ends, besides those whom its queue tells.
+    /// The webhooks of its end, besides those of its queue.
     pub webhooks: Vec<Webhook>,
-    /// It becomes many tasks instead of one.
+    /// The map that it becomes.
     pub map: Option<Box<MapSource>>,
-    /// What it is run as, where its type was registered. Not a client's to say.
+    /// Its built-in form, if its type is a custom type. Clients cannot set it.
     pub run_as: Option<RunAs>,
-    /// It belongs to a job, and becomes none itself. Not a client's to say.
+    /// Whether it belongs to a job and so becomes none itself. Clients cannot set it.
     pub in_job: bool,
-    /// Who else is told when it ends. Not a client's to say.
+    /// More webhooks of its end. Clients cannot set it.
     pub extra_webhooks: Vec<Webhook>,
-    /// The server makes it of what others answered, so it may be larger than what clients send. Not a client's to say.
+    /// Whether it may be larger than requests of clients, since the server makes it of results. Clients
+    /// cannot set it.
     pub roomy: bool,
-    /// What tells it from others with the same request id, instead of its payload. Not a client's to say.
+    /// The text that the fingerprint uses instead of the payload. Clients cannot set it.
     pub identity: Option<String>,
-    /// Request ids are told apart by this as well as by the queue. Not a client's to say.
+    /// Separates request ids, in addition to the queue. Clients cannot set it.
     pub scope: Option<Name>,
-    /// The task that this one is a child or a retry of. Not a client's to say.
+    /// The task that this one is a child or a retry of. Clients cannot set it.
     pub parent: Option<TaskId>,
-    /// The name of the child. Not a client's to say.
+    /// The name of the child. Clients cannot set it.
     pub child_name: Option<String>,
-    /// It may have children. Not a client's to say.
+    /// Whether it may have children. Clients cannot set it.
     pub composite: bool,
 }
 
-/// A retry policy of which any part may be left to the queue.
+/// A retry policy whose absent parts are the queue's.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RetryRequest {
     /// How many attempts may follow the first one.
@@ -100,7 +101,7 @@ pub struct RetryRequest {
 }
 
 impl RetryRequest {
-    /// The whole policy: what is not said here is as in `rest`.
+    /// The whole policy: absent parts are those of `rest`.
     pub fn over(&self, rest: &RetryPolicy) -> RetryPolicy {
         RetryPolicy {
             max_retries: self.max_retries.unwrap_or(rest.max_retries),
@@ -112,12 +113,12 @@ impl RetryRequest {
     }
 }
 
-/// What a request needs to become a task.
+/// The values that turn a request into a task.
 #[derive(Clone, Copy, Debug)]
 pub struct Placement<'a> {
     /// The namespace of the caller.
     pub namespace: &'a Name,
-    /// Where the tasks of the request's queue go.
+    /// The binding of the request's queue.
     pub binding: &'a QueueBinding,
     /// The policy of that queue.
     pub policy: &'a QueuePolicy,
@@ -125,9 +126,9 @@ pub struct Placement<'a> {
     pub now: Timestamp,
     /// For the task id.
     pub random: u64,
-    /// How large the request may be.
+    /// The limits of the request.
     pub limits: &'a RequestLimits,
-    /// It is archived when it has ended.
+    /// Whether the task is archived when it has ended.
     pub archived: bool,
 }
 
@@ -135,7 +136,7 @@ impl TaskRequest {
     /// The queue of requests that name none.
     pub const DEFAULT_QUEUE: &str = "default";
 
-    /// A request with nothing but what every request has; the fields are open.
+    /// A request with only the fields that every request has; the fields are open.
     pub fn new(name: impl Into<String>, task_type: Name, payload: Payload) -> Self {
         Self {
             task_name: name.into(),
@@ -170,14 +171,15 @@ impl TaskRequest {
         }
     }
 
-    /// Reads a request from JSON. Sizes are checked by [`into_task`](Self::into_task).
+    /// Parses a request from JSON. [`into_task`](Self::into_task) checks its sizes.
     pub fn from_json(body: &[u8]) -> Result<Self, FieldError> {
         json::read_task(body)
     }
 
-    /// Checks a request that becomes a task when something else says so: each time another one, of nobody's own names.
+    /// Checks a request that a schedule, a workflow or a map turns into tasks: repeatedly, and without
+    /// reserved names.
     pub(crate) fn check_child(&self) -> Result<(), FieldError> {
-        // What servers keep for themselves is not to be had this way either.
+        // System names are refused here too.
         check_not_system("taskType", &self.task_type)?;
         check_not_system("queue", &self.queue)?;
         let given = [("requestId", self.request_id.is_some()), ("runAt", self.run_at.is_some())];
@@ -189,12 +191,12 @@ impl TaskRequest {
         }
     }
 
-    /// Tells this request from others with the same request id.
+    /// The fingerprint, which separates this request from others with the same request id.
     pub fn fingerprint(&self) -> Fingerprint {
         fingerprint::of(self)
     }
 
-    /// The same request as a task was made of, as far as keys are made of it.
+    /// The request that a task was made of, as far as keys are made of it.
     pub(crate) fn of_task(head: &TaskHead, body: &TaskBody) -> Self {
         Self {
             queue: head.queue.queue.clone(),
@@ -207,9 +209,9 @@ impl TaskRequest {
         }
     }
 
-    /// The head of a task that runs another one again: limits of the queue count it by their present templates, and
-    /// what the task itself brought along stays. Where the present ones ask for what the task does not have, nobody could
-    /// add it: it is counted as the first one was.
+    /// The head of a task that runs another one again: limits of the queue count it by their present
+    /// templates, and the task's own limits stay. If a present template asks for a field that the task does
+    /// not have, no caller could add it: the task is counted as the first one was.
     pub fn again(head: &TaskHead, body: &TaskBody, policy: &QueuePolicy) -> TaskHead {
         let request = Self::of_task(head, body);
         let source = KeySource { namespace: &head.queue.namespace, request: &request };
@@ -237,7 +239,8 @@ impl TaskRequest {
         let (flow, unique) = (keys.flow()?, keys.unique(spread_key)?);
         let lane = match place.binding {
             QueueBinding::Lane(lane) => *lane,
-            // Without a spread key those with the same unique key are together, and else those of one request.
+            // Without a spread key, tasks with the same unique key share a lane, else tasks of one request
+            // id.
             QueueBinding::Spread { lanes, .. } => {
                 let unique_key = unique.as_ref().map(|unique| unique.key.as_str());
                 let by = spread_key.or(unique_key).or(self.request_id.as_deref());
@@ -246,13 +249,13 @@ impl TaskRequest {
         };
         let id = match &self.request_id {
             Some(request_id) => {
-                // No name and no request id has this character, so no two of them are taken for each other.
+                // No name and no request id has this character, so that no two of them collide.
                 let scoped = self.scope.as_ref().map(|scope| format!("{scope}\u{1f}{request_id}"));
                 TaskId::from_request(lane, &queue, spread_key, scoped.as_deref().unwrap_or(request_id))
             }
             None => TaskId::from_time(lane, place.now, place.random),
         };
-        // Without a key, consistent hashing goes by the task itself.
+        // Without a key, consistent hashing uses the task id.
         let by_id =
             || matches!(place.policy.strategy, Strategy::ConsistentHash { .. }).then(|| id.to_string());
         let hash_bucket = self.hash_key.clone().or_else(by_id).as_deref().map(TaskHead::bucket_of);
@@ -274,7 +277,7 @@ impl TaskRequest {
         };
         let mut webhooks = self.webhooks;
         merge(&mut webhooks, &self.extra_webhooks);
-        // A child is its composite's business.
+        // The queue's webhooks announce the composite, not its children.
         if self.child_name.is_none() {
             merge(&mut webhooks, &place.policy.webhooks);
         }

@@ -1,8 +1,8 @@
-//! Templates of keys: what tasks are counted by, made of what they say.
+//! Templates of keys: the fields of a task that form the keys by which it is counted.
 //!
-//! A template is text with `{{ … }}` in it, read by minijinja. It may name the fields of a task and nothing else, and what
-//! a task does not have is an error, not an empty text. Statements, loops and multiplication are left out, and long
-//! payloads: a key is made for every task, from templates that anybody may send.
+//! A template is text with `{{ … }}` in it, parsed by minijinja. It may name only the fields of a task, and a
+//! field that the task lacks is an error, not an empty text. Statements, loops and multiplication are left
+//! out, and long payloads: a key is made for every task, from templates that any client may send.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
@@ -23,7 +23,7 @@ use super::task::TaskRequest;
 /// The longest template, in characters.
 pub const TEMPLATE_LEN_MAX: usize = 512;
 
-/// What a template may name.
+/// The fields that a template may name.
 const FIELDS: [&str; 10] = [
     "hashKey",
     "labels",
@@ -51,27 +51,27 @@ pub(crate) struct KeyTemplate(KeyTemplateKind);
 enum KeyTemplateKind {
     /// No template at all.
     Text(String),
-    /// `{{ metadata.name }}`: what most of them are.
+    /// `{{ metadata.name }}`, the most frequent form.
     Metadata(String),
-    /// Anything else, and the fields that it names.
+    /// Any other template, and the fields that it names.
     Other(Box<Environment<'static>>, Vec<&'static str>),
 }
 
-/// What a key is made of.
+/// The values that a key is made of.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct KeySource<'a> {
     pub(crate) namespace: &'a Name,
     pub(crate) request: &'a TaskRequest,
 }
 
-/// Templates that are ready to be used. Few are in use at a time.
+/// The cache of parsed templates. Few are in use at a time.
 static KNOWN: LazyLock<Mutex<HashMap<String, Arc<KeyTemplate>>>> = LazyLock::new(Mutex::default);
 
-/// Templates that are remembered.
+/// Templates in the cache.
 const KNOWN_MAX: usize = 1_000;
 
 impl KeyTemplate {
-    /// The template that a text says; the error is the rule that it breaks.
+    /// Parses the template; the error is the rule that it breaks.
     pub(crate) fn parse(text: &str) -> Result<Arc<Self>, String> {
         let known = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(template) = known().get(text) {
@@ -122,7 +122,7 @@ impl KeyTemplate {
         if let Some(unknown) = named.iter().find(|name| !FIELDS.contains(&name.as_str())) {
             return Err(format!("names {unknown:?}, which is none of {}", FIELDS.join(", ")));
         }
-        // Filters and tests are looked for when they are used. What an empty task gives does not matter.
+        // Filters and tests are looked up when they are used. The result for an empty task does not matter.
         let mut trial = environment.clone();
         trial.set_undefined_behavior(UndefinedBehavior::Chainable);
         let never_right = [
@@ -152,7 +152,7 @@ impl KeyTemplate {
         Ok(Self(KeyTemplateKind::Other(Box::new(environment), fields)))
     }
 
-    /// The key of a task; empty if the template gives nothing for it. The error says what is wrong with it.
+    /// The key of a task; empty if the template renders to nothing for it. The error names the fault.
     pub(crate) fn render<'a>(&'a self, source: KeySource<'a>) -> Result<Cow<'a, str>, String> {
         let key = match &self.0 {
             KeyTemplateKind::Text(text) => return Ok(Cow::Borrowed(text)),
@@ -183,7 +183,7 @@ impl Object for Anything {
     }
 }
 
-/// Refuses what no task could ever make right, or what would cost too much.
+/// Refuses a template that fails for every task, or that would cost too much.
 pub(super) fn check_code(text: &str) -> Result<(), String> {
     let code = code_of(text);
     if text.contains("{%") || code.contains('*') {
@@ -208,7 +208,7 @@ fn is_name(c: char) -> bool {
     c.is_alphanumeric() || c == '_'
 }
 
-/// What stands within {{ … }}, without what stands in quotes there.
+/// The code within {{ … }}, without quoted text.
 pub(super) fn code_of(text: &str) -> String {
     let (mut code, mut inside, mut quote, mut before) = (String::new(), false, None, ' ');
     for c in text.chars() {
@@ -228,8 +228,8 @@ pub(super) fn code_of(text: &str) -> String {
     code
 }
 
-/// Renders the template of an environment. Some expressions on some texts make minijinja panic (slices that go
-/// backwards): that is a fault of the template, and must not end more than its rendering.
+/// Renders the template of an environment. Some expressions on some texts make minijinja panic (slices that
+/// go backwards): the template is at fault, and the panic ends only its rendering.
 fn rendered(environment: &Environment<'_>, context: Value) -> Result<String, (Option<ErrorKind>, String)> {
     let render = || environment.get_template("key").and_then(|template| template.render(context));
     match std::panic::catch_unwind(AssertUnwindSafe(render)) {
@@ -270,7 +270,7 @@ impl KeySource<'_> {
     }
 }
 
-/// What is null is not there: as a key it would be a word.
+/// Drops null values: as a key, null would be a word.
 fn without_nulls(json: serde_json::Value) -> serde_json::Value {
     match json {
         serde_json::Value::Object(fields) => {
@@ -286,7 +286,7 @@ pub(crate) fn check_template(field: &str, text: &str) -> Result<(), FieldError> 
     KeyTemplate::parse(text).map(drop).map_err(|rule| FieldError::invalid(field, rule))
 }
 
-/// What minijinja says, without the place: a template is a line.
+/// The message of minijinja, without the place: a template is a line.
 pub(super) fn error_text(error: &minijinja::Error) -> String {
     match error.detail() {
         Some(detail) => format!("{}: {detail}", error.kind()),

@@ -1,7 +1,7 @@
 //! Task types that look like a slip of the pen.
 //!
-//! A worker may bring types of its own under any name, and may join after its first task. So an unknown type is taken, unless
-//! it is so near to a known type that the client most likely meant that one.
+//! A worker may bring types of its own under any name, and may join after its first task. So an unknown type
+//! is accepted, unless it is so near to a known type that the client most likely meant that one.
 
 use crate::suggest::distance;
 
@@ -13,7 +13,8 @@ pub(crate) const BUILT_IN: [&str; 4] = ["HTTP", "NOOP", "PYTHON_SCRIPT", "SHELL"
 /// Types of later versions.
 const ANNOUNCED: [&str; 1] = ["GRPC"];
 
-/// Why a type that no live worker offers is refused: it is announced only, or a slip of one of the known types.
+/// Why a type that no live worker offers is refused: it is announced only, or a slip of one of the known
+/// types.
 pub(crate) fn slip<'a>(task_type: &str, registered: impl Iterator<Item = &'a str>) -> Option<FieldError> {
     let meant = BUILT_IN.into_iter().chain(registered).find(|known| is_slip(task_type, known));
     let rule = if ANNOUNCED.iter().any(|known| is_slip(task_type, known)) {
@@ -27,7 +28,8 @@ pub(crate) fn slip<'a>(task_type: &str, registered: impl Iterator<Item = &'a str
     Some(FieldError::invalid("taskType", rule))
 }
 
-/// Whether a text is most likely meant to be a known word: the same but for case and separators, or for a letter or two.
+/// Whether a text is most likely meant to be a known word: equal but for case and separators, or for a letter
+/// or two.
 fn is_slip(text: &str, known: &str) -> bool {
     let plain = |text: &str| text.replace(['-', '_', '.'], "").to_lowercase();
     let digits = |text: &str| text.chars().filter(char::is_ascii_digit).collect::<String>();
@@ -35,7 +37,7 @@ fn is_slip(text: &str, known: &str) -> bool {
     if text == known || (text == "python" && known == "pythonscript") {
         return true;
     }
-    // `report2` is not `report1`, and of short words too many are near.
+    // `report2` is not `report1`, and too many words are near to a short one.
     let len = text.chars().count().min(known.chars().count());
     let far = if len >= 8 { 2 } else { 1 };
     len >= 4 && digits(&text) == digits(&known) && distance(&text, &known) <= far

@@ -1,4 +1,4 @@
-//! Who is told of what, over HTTP.
+//! Webhooks of tasks, queues and schedules: addresses, and the events for each.
 
 use reqwest::Url;
 use serde::{Deserialize, Serialize};
@@ -23,11 +23,11 @@ pub struct WebhookJson {
     on: Option<Vec<OccasionName>>,
 }
 
-/// How JSON names what somebody wants to be told of.
+/// How JSON names the events of a webhook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum OccasionName {
-    /// A task has ended, however that was.
+    /// A task has ended with any status.
     Finished,
     /// A task has failed.
     Failed,
@@ -59,13 +59,13 @@ impl From<Occasion> for OccasionName {
     }
 }
 
-/// What is news about a single task.
+/// The events of a single task.
 pub const OF_TASKS: &[Occasion] = &[Occasion::Finished, Occasion::Failed];
-/// What is news about a schedule.
+/// The events of a schedule.
 pub const OF_SCHEDULES: &[Occasion] =
     &[Occasion::Finished, Occasion::Failed, Occasion::Failing, Occasion::Late];
 
-/// Reads and checks a list of webhooks that is found at `field`.
+/// Parses and checks the list of webhooks at `field`.
 pub fn webhooks(
     field: &str,
     list: Option<Vec<Object<WebhookJson>>>,
@@ -106,7 +106,7 @@ fn webhook_of(path: &str, json: WebhookJson, allowed: &[Occasion]) -> Result<Web
     Ok(Webhook { url: json.url, on })
 }
 
-/// The rule of addresses that are told of something.
+/// The rule of webhook addresses.
 pub fn check_url(field: &str, url: &str) -> Result<(), FieldError> {
     let invalid =
         |rule: String| FieldError { field: field.to_owned(), code: code::INVALID_VALUE, message: rule };
@@ -141,12 +141,12 @@ pub(crate) fn same_url(url: &str) -> String {
     )
 }
 
-/// Whether two addresses are written differently at most.
+/// Whether two addresses differ at most in spelling.
 fn is_same(one: &str, other: &str) -> bool {
     one == other || same_url(one) == same_url(other)
 }
 
-/// Adds those of `more` that are not there yet; who is in both is told of what either says.
+/// Adds the webhooks of `more` that are new; an address in both gets the events of both.
 pub(crate) fn merge(webhooks: &mut Vec<Webhook>, more: &[Webhook]) {
     for other in more {
         match webhooks.iter_mut().find(|webhook| is_same(&webhook.url, &other.url)) {

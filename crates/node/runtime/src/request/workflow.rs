@@ -29,16 +29,16 @@ const EXPRESSIONS_MAX: usize = 20_000;
 /// The longest name of a node.
 const NAME_LEN_MAX: usize = 64;
 
-/// A workflow, read and checked.
+/// A parsed and checked workflow.
 #[derive(Clone, Debug)]
 pub struct Workflow {
-    /// What people call it.
+    /// Its display name.
     pub name: String,
-    /// Which node waits for which.
+    /// The dependencies between nodes.
     pub graph: Arc<Graph>,
-    /// The nodes, in the order in which they were given.
+    /// The nodes, in the order of the definition.
     pub nodes: Vec<WorkflowNode>,
-    /// What a failure means for the other nodes.
+    /// The effect of a failure on the other nodes.
     pub on_failure: OnFailure,
     /// How long a run may take.
     pub deadline: Option<Duration>,
@@ -49,9 +49,9 @@ pub struct Workflow {
 pub struct WorkflowNode {
     /// Its task; payload and metadata may hold expressions.
     pub task: TaskRequest,
-    /// It is left out unless this holds.
+    /// The node is skipped unless this condition holds.
     pub when: Option<String>,
-    /// Those of its dependencies whose results it names.
+    /// The dependencies whose results it names.
     pub names: Vec<usize>,
 }
 
@@ -60,13 +60,13 @@ pub struct WorkflowNode {
 pub struct RunRequest {
     /// The client's name for the request.
     pub request_id: Option<String>,
-    /// The workflow that is run, if it was put before.
+    /// The registered workflow that is run, if the request names one.
     pub workflow: Option<Name>,
-    /// What the run is given.
+    /// The input of the run.
     pub input: Option<String>,
     /// The user's own key-value pairs.
     pub metadata: BTreeMap<String, String>,
-    /// Who is told when it ends.
+    /// The webhooks of its end.
     pub webhooks: Vec<Webhook>,
     /// The request as it was sent.
     pub json: String,
@@ -88,7 +88,7 @@ struct RunJson {
 }
 
 impl RunRequest {
-    /// Reads a request for a run. If it brings its nodes along, they are checked.
+    /// Parses a request for a run. If it brings its nodes along, they are checked.
     pub fn from_json(body: &[u8]) -> Result<Self, FieldError> {
         let json: RunJson = read_json(body)?;
         let of_workflow = [
@@ -125,7 +125,7 @@ impl RunRequest {
 }
 
 impl Workflow {
-    /// Reads a workflow that is put to be run later.
+    /// Parses a workflow that is registered for later runs.
     pub fn from_json(body: &[u8]) -> Result<Self, FieldError> {
         let json: RunJson = read_json(body)?;
         let of_runs = [
@@ -142,7 +142,7 @@ impl Workflow {
         Self::of(&json, false)
     }
 
-    /// Reads a workflow that was checked before, also if it is a request for a run.
+    /// Parses a workflow that was checked before, also from a request for a run.
     pub fn from_stored(json: &str) -> Result<Self, FieldError> {
         Self::of(&read_json(json.as_bytes())?, true)
     }
@@ -202,7 +202,7 @@ pub(crate) fn changed_nodes(earlier: &str, latest: &str) -> Result<Vec<String>, 
     Ok(changed.map(|node| graph.name(node).to_owned()).collect())
 }
 
-/// The nodes of a definition by name, each in a form that is the same however it was written.
+/// The nodes of a definition by name, each in a canonical form.
 fn nodes_of(json: &str) -> Result<BTreeMap<String, String>, FieldError> {
     #[derive(Deserialize)]
     struct Nodes {
@@ -219,7 +219,7 @@ fn nodes_of(json: &str) -> Result<BTreeMap<String, String>, FieldError> {
     Ok(each.collect())
 }
 
-/// Checks all expressions of a node and answers the nodes that they name.
+/// Checks all expressions of a node and returns the nodes that they name.
 fn names_of(task: &TaskRequest, when: Option<&str>, scope: &Scope) -> Result<BTreeSet<String>, FieldError> {
     let invalid = |field: &str| {
         let field = field.to_owned();
@@ -239,7 +239,7 @@ fn names_of(task: &TaskRequest, when: Option<&str>, scope: &Scope) -> Result<BTr
     Ok(named)
 }
 
-/// Names stand in expressions, so they look like names there.
+/// Names appear in expressions, so they must be valid there.
 fn check_name(name: &str) -> Result<(), FieldError> {
     let fits = name.len() <= NAME_LEN_MAX
         && name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
@@ -262,7 +262,7 @@ fn graph_error(error: &GraphError) -> FieldError {
     FieldError::invalid(field, error.to_string())
 }
 
-/// The task of a node, with its expressions worked out.
+/// The task of a node, with its expressions rendered.
 pub(crate) fn node_request(task: &TaskRequest, context: &Context) -> Result<TaskRequest, String> {
     let mut request = task.clone();
     match &mut request.map {

@@ -1,8 +1,8 @@
-//! Drives the ownership machine of one lane: takes what has come, steps, carries out what the machine says.
+//! Drives the ownership machine of one lane: takes waiting inputs, steps, carries out the effects.
 //!
-//! Nothing is awaited while the machine's state changes. Calls to the store and the coordinator are jobs whose answers
-//! come back as inputs; messages leave through the outbox. A panic in the machine is contained here: the lane is given
-//! up, claimed and loaded anew.
+//! Nothing is awaited while the machine's state changes. Calls to the store and the coordinator are jobs
+//! whose answers come back as inputs; messages leave through the outbox. A panic in the machine is contained
+//! here: the lane is given up, claimed and loaded again.
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -34,32 +34,32 @@ use super::outbox::Outbox;
 use super::refusals::{Refusals, StoreAccess};
 use super::{LaneEnd, LaneInfo, SchedulerOptions, SchedulerParts};
 
-/// What comes to the driver of a lane.
+/// The inputs of a lane's driver.
 #[derive(Debug)]
 pub(super) enum ToDriver {
-    /// The server's session was opened, or is over.
+    /// The server's session was opened, or has ended.
     Session(Option<SessionToken>),
-    /// What the coordinator shows, and who should own which lane by that.
+    /// The coordinator's view, and the server that should own each lane by that view.
     View(Arc<View>, Arc<[SessionId]>),
     /// Tasks from the API of this process.
     Submit { tasks: Vec<NewTask>, reply: oneshot::Sender<Option<Vec<SubmitOutcome>>> },
-    /// Somebody has looked at tasks that had ended.
+    /// Completions of tasks were handled.
     CompletionHandled { tasks: Vec<TaskId> },
-    /// There may be something new in the store.
+    /// The store may hold something new.
     Hint,
     /// A policy was changed.
     Policy { queue: QueueKey, policy: VersionedPolicy },
-    /// Why is this task not running?
+    /// Explain why this task is not running.
     Explain { row: Box<TaskRow>, reply: oneshot::Sender<Option<Explanation>> },
-    /// Which keys do the limits of a queue count?
+    /// List the keys that the limits of a queue count.
     Keys { queue: QueueKey, after: Option<KeyPosition>, limit: usize, reply: oneshot::Sender<Vec<KeyInfo>> },
-    /// Where does the lane stand?
+    /// Report the state of the lane.
     Info { reply: oneshot::Sender<LaneInfo> },
-    /// Take a turn: that is all.
+    /// Take a turn and do nothing else.
     Ping,
     /// Answer when the lane is owned here and loaded.
     Loaded { reply: oneshot::Sender<()> },
-    /// Give the lane back and end. Everyone is done when the last `done` is dropped.
+    /// Give the lane back and end. The last dropped `done` shows that all lanes have ended.
     Stop { done: mpsc::Sender<()> },
 }
 
@@ -69,9 +69,9 @@ enum Done {
     Input(Input),
     /// A dispatch whose bodies were read.
     Send(OwnerBatch),
-    /// Workers can be heard, or not.
+    /// The subscription to messages of workers was opened, or failed.
     Listening(Option<Box<dyn Subscription>>),
-    /// A grant was asked for; whether it is held.
+    /// A grant was requested; whether it is held.
     Acquired(bool),
     Nothing,
 }
@@ -87,37 +87,37 @@ pub(super) struct LaneDriver {
     outbox: Outbox,
     token: Option<SessionToken>,
     view: Arc<View>,
-    /// Who should own which lane.
+    /// The server that should own each lane.
     shares: Arc<[SessionId]>,
-    /// There are other servers.
+    /// Whether there are other servers.
     has_company: bool,
-    /// A grant was asked for, and no answer has come yet.
+    /// Whether a grant was requested and the answer is open.
     acquiring: bool,
-    /// The grant is held by the answer to that, and no view has shown it yet: one without it is older.
+    /// Whether the grant is held by that answer while no view has shown it yet: a view without it is older.
     unshown: bool,
-    /// How far the wall clock was ahead of the steady clock when the machine was last told.
+    /// How far the wall clock was ahead of the steady clock at the machine's last input.
     ahead: Shift,
     /// Wakes this driver when the wall clock has stepped.
     steps: watch::Receiver<Shift>,
-    /// The last that was told of the lane, as its owner.
+    /// The place of the last event batch of the lane, as its owner.
     told: Option<EventPlace>,
-    /// The lane is owned here, for others.
+    /// Whether the lane is owned here, for readers outside the driver.
     owned: Arc<AtomicBool>,
-    /// Turns that were taken, for those who watch over the driver.
+    /// Turns taken, for the watchdog.
     turns: Arc<AtomicU64>,
-    /// What workers say to the owner of the lane; nothing while this server is not to be it.
+    /// Messages of workers to the owner of the lane; closed while this server is not to own it.
     subscription: LaneSubscription,
     jobs: FuturesUnordered<BoxFuture<'static, Done>>,
     submits: HashMap<SubmitToken, oneshot::Sender<Option<Vec<SubmitOutcome>>>>,
     next_token: u64,
-    /// Under which the lane was owned here after the last step.
+    /// The epoch under which the lane was owned here after the last step.
     epoch: Option<Epoch>,
     effects: Vec<Effect>,
     refusals: Arc<Refusals>,
     stopping: Option<mpsc::Sender<()>>,
-    /// Those who wait for the lane to be loaded.
+    /// Callers that wait for the lane to be loaded.
     awaiting: Vec<oneshot::Sender<()>>,
-    /// Commits asked for, and what they held.
+    /// Commits requested, and their groups.
     commits: u64,
     groups: u64,
 }
@@ -191,7 +191,7 @@ impl LaneDriver {
             if !self.awaiting.is_empty() && self.is_as_it_should_be() {
                 self.awaiting.drain(..).for_each(|reply| _ = reply.send(()));
             }
-            // What is still being asked, a release too, is ended by the end of the session.
+            // Requests that are still open, a release too, end with the session.
             if self.stopping.is_some() && self.machine.phase() == "idle" {
                 break;
             }
@@ -210,7 +210,7 @@ impl LaneDriver {
                 }
                 self.token = token;
                 self.unshown = false;
-                // What was seen before is judged anew, now that there is a session to own lanes with.
+                // The view is judged again, now that there is a session to own lanes with.
                 self.on_view();
             }
             ToDriver::View(view, shares) => {
@@ -261,7 +261,7 @@ impl LaneDriver {
         }
     }
 
-    /// Judges the last view: who is alive, who should own this lane, who does.
+    /// Judges the last view: the live members, the server that should own this lane, and its owner.
     fn on_view(&mut self) {
         let view = Arc::clone(&self.view);
         self.drive(Input::Members {
@@ -287,7 +287,7 @@ impl LaneDriver {
         self.shares.get(usize::from(self.lane.0)).copied()
     }
 
-    /// Owned here and loaded, or known to be somebody else's.
+    /// Whether the lane is owned here and loaded, or another server should own it.
     fn is_as_it_should_be(&self) -> bool {
         let session = self.token.as_ref().map(|token| token.session);
         match self.share() {
@@ -297,7 +297,7 @@ impl LaneDriver {
         }
     }
 
-    /// Listens to workers while this server owns the lane or is about to.
+    /// Subscribes to messages of workers while this server owns the lane or is about to.
     fn listen(&mut self) {
         let concerned = self.machine.phase() != "idle";
         match self.subscription {
@@ -308,7 +308,7 @@ impl LaneDriver {
                     match bus.subscribe(Address::Lane(lane)).await {
                         Ok(subscription) => Done::Listening(Some(subscription)),
                         Err(error) => {
-                            tracing::warn!(%lane, %error, "cannot listen to workers, trying again");
+                            tracing::warn!(%lane, %error, "the lane is not subscribed, retrying");
                             tokio::time::sleep(AGAIN_AFTER).await;
                             Done::Listening(None)
                         }
@@ -358,7 +358,7 @@ impl LaneDriver {
         }
     }
 
-    /// Gives the machine an input, after a step of the wall clock since the last one.
+    /// Passes an input to the machine, after a step of the wall clock since the last one.
     fn drive(&mut self, mut input: Input) {
         let clock = clock::now();
         let ahead = clock.wall.shift_from(clock.steady);
@@ -367,19 +367,19 @@ impl LaneDriver {
             self.ahead = ahead;
             self.step(Input::ClockStepped { by }, clock.steady);
         }
-        // It may have been read before that step.
+        // The time may have been read before that step.
         if let Input::Members { wall, .. } = &mut input {
             *wall = clock.steady + self.ahead;
         }
         self.step(input, clock.steady);
     }
 
-    /// Gives the machine an input and carries out what it says.
+    /// Passes an input to the machine and carries out its effects.
     fn step(&mut self, input: Input, now: Timestamp) {
         let mut effects = std::mem::take(&mut self.effects);
         let stepped = catch_unwind(AssertUnwindSafe(|| self.machine.step(input, now, &mut effects)));
         if stepped.is_err() {
-            tracing::error!(lane = %self.lane, "the lane's code has failed; the lane is given up and loaded anew");
+            tracing::error!(lane = %self.lane, "the lane has panicked: it is given up and loaded again");
             effects.clear();
             self.machine.step(Input::Failed, now, &mut effects);
         }
@@ -387,7 +387,7 @@ impl LaneDriver {
         if epoch != self.epoch {
             self.epoch = epoch;
             self.owned.store(epoch.is_some(), Ordering::Relaxed);
-            // What the owner before has written last, nobody here was told.
+            // The last events of the previous owner did not arrive in this process.
             if let Some(epoch) = epoch {
                 self.told = Some(EventPlace { lane: self.lane, epoch, number: 0 });
                 self.parts.notifier.gap();
@@ -407,7 +407,7 @@ impl LaneDriver {
                 self.acquiring = true;
                 let coordinator = Arc::clone(&self.parts.coordinator);
                 self.job(async move {
-                    // A refusal needs no answer: the view tells when it is free.
+                    // A refusal needs no answer: a view shows when the grant is free.
                     Done::Acquired(coordinator.acquire(&token, lane).await.unwrap_or_else(|error| {
                         tracing::warn!(%lane, %error, "the grant was not acquired");
                         false
@@ -422,7 +422,7 @@ impl LaneDriver {
                     match coordinator.release(&token, lane).await {
                         Ok(()) | Err(CoordinatorError::SessionEnded { .. }) => Done::Nothing,
                         Err(error) => {
-                            tracing::warn!(%lane, %error, "the grant was not released, trying again");
+                            tracing::warn!(%lane, %error, "the grant was not released, retrying");
                             tokio::time::sleep(AGAIN_AFTER).await;
                             Done::Input(Input::NotReleased)
                         }
@@ -461,7 +461,7 @@ impl LaneDriver {
             }
             Effect::Completed(tasks) => self.parts.notifier.add_completions(tasks),
             Effect::Parked { failures } => {
-                tracing::error!(%lane, failures, "the lane has failed under several owners and is left alone for a while");
+                tracing::error!(%lane, failures, "the lane has failed under several owners and is parked");
             }
         }
     }
@@ -469,12 +469,12 @@ impl LaneDriver {
     fn read_members(&mut self) {
         let coordinator = Arc::clone(&self.parts.coordinator);
         self.job(async move {
-            // Only a view that was asked for now says that a session which it does not show has ended.
+            // Only a view requested now proves that a session which it does not show has ended.
             loop {
                 let view = match coordinator.watch().await {
                     Ok(mut watch) => watch.next().await,
                     Err(error) => {
-                        tracing::warn!(%error, "members cannot be read, trying again");
+                        tracing::warn!(%error, "the members were not read, retrying");
                         None
                     }
                 };
@@ -491,7 +491,7 @@ impl LaneDriver {
 
     fn revoke(&mut self, session: SessionId) {
         let coordinator = Arc::clone(&self.parts.coordinator);
-        tracing::warn!(lane = %self.lane, %session, "a worker does not do what it is asked to: its session is revoked");
+        tracing::warn!(lane = %self.lane, %session, "the worker ignores orders: its session is revoked");
         self.job(async move {
             if let Err(error) = coordinator.revoke(session).await {
                 tracing::warn!(%session, %error, "the session was not revoked");
@@ -518,8 +518,8 @@ impl LaneDriver {
             match store.tasks(&missing).await {
                 Ok(found) => Done::Send(with_bodies(batch, found)),
                 Err(error) => {
-                    // The dispatch is repeated until the worker is heard to have it.
-                    tracing::warn!(%error, "the spec of a task was not read, it is sent later");
+                    // The dispatch is repeated until the worker reports that it has it.
+                    tracing::warn!(%error, "the spec of a task was not read: its dispatch is sent later");
                     Done::Nothing
                 }
             }
@@ -537,7 +537,7 @@ impl LaneDriver {
 
 const AGAIN_AFTER: std::time::Duration = std::time::Duration::from_millis(500);
 
-/// How a lane listens to workers.
+/// The state of a lane's subscription to workers.
 enum LaneSubscription {
     Closed,
     Opening,
@@ -545,7 +545,7 @@ enum LaneSubscription {
 }
 
 impl LaneSubscription {
-    /// What was said; `None` when the bus has closed.
+    /// The received messages; `None` when the bus has closed.
     async fn receive(&mut self) -> Option<Vec<Message>> {
         match self {
             Self::Open(subscription) => subscription.receive().await,

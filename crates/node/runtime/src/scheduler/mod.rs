@@ -5,7 +5,7 @@
 //!                                                     ▲      │
 //!                                  API ──submits──────┘      └──dispatches──► bus ──► workers
 //! ```
-//! The drivers are dull on purpose: what is decided is decided by the ownership and lane machines of `core`.
+//! The drivers are simple on purpose: the ownership and lane machines of `core` make all decisions.
 
 mod lane;
 mod outbox;
@@ -38,20 +38,20 @@ use self::lane::{LaneDriver, ToDriver};
 pub(crate) use self::outbox::Outbox;
 pub use self::pulse::HeldUp;
 
-/// Numbers of a scheduler.
+/// Options of a scheduler.
 #[derive(Clone, Debug)]
 pub struct SchedulerOptions {
     /// How many lanes the deployment has.
     pub lanes: u16,
     /// How long the server's session lives without renewal. Default: 5 s.
     pub ttl: Duration,
-    /// How often it is renewed: at least three times in a TTL. Default: 1 s.
+    /// Time between renewals: at least three in a TTL. Default: 1 s.
     pub renew_every: Duration,
-    /// Where the API of this server is reached.
+    /// The API address of this server.
     pub address: String,
-    /// Where the bus of this server is reached; empty where messages go another way.
+    /// The bus address of this server; empty where messages go another way.
     pub bus_address: String,
-    /// Of the machines.
+    /// Options of the machines.
     pub ownership: OwnershipOptions,
 }
 
@@ -68,18 +68,18 @@ impl Default for SchedulerOptions {
     }
 }
 
-/// What a scheduler works with.
+/// The parts of a scheduler.
 #[derive(Clone, Debug)]
 pub struct SchedulerParts {
-    /// The truth.
+    /// The store: the truth.
     pub store: Arc<dyn Store>,
     /// Carries messages to workers and back.
     pub bus: Arc<dyn Bus>,
-    /// Knows who is alive.
+    /// Keeps the sessions of live members.
     pub coordinator: Arc<dyn Coordinator>,
-    /// Is told what became final.
+    /// Receives changes of tasks, and completions.
     pub notifier: Arc<Notifier>,
-    /// Is told which session is held.
+    /// Receives the session of this server.
     pub held_sessions: HeldSessions,
 }
 
@@ -96,7 +96,7 @@ pub struct Scheduler {
     outbox: Arc<Outbox>,
 }
 
-/// Speaks to a scheduler.
+/// Sends requests to a scheduler.
 #[derive(Clone, Debug)]
 pub struct SchedulerHandle {
     lanes: Arc<[LaneEnd]>,
@@ -106,11 +106,11 @@ pub struct SchedulerHandle {
     outbox: Arc<Outbox>,
 }
 
-/// The way to the driver of a lane.
+/// The inputs of a lane's driver.
 #[derive(Debug)]
 struct LaneEnd {
     inputs: mpsc::Sender<ToDriver>,
-    /// The lane is owned here. It may be over when somebody has read this.
+    /// Whether the lane is owned here. It may have ended when the caller reads it.
     owned: Arc<AtomicBool>,
     /// Turns that the driver has taken.
     turns: Arc<AtomicU64>,
@@ -118,13 +118,13 @@ struct LaneEnd {
 
 /// Inputs that wait for one lane.
 const INPUTS_MAX: usize = 1024;
-/// How often drivers are asked for a turn, at least.
+/// How often the watchdog asks drivers for a turn, at least.
 const PING_EVERY: Duration = Duration::from_secs(1);
-/// How long a driver may take to say where it stands. One that is held up keeps nobody waiting for longer.
+/// How long a driver may take to answer. A caller waits no longer for a driver that is held up.
 const ANSWER_WITHIN: Duration = Duration::from_secs(3);
 
 impl Scheduler {
-    /// One that does not run yet.
+    /// A scheduler that does not run yet.
     pub fn new(mut options: SchedulerOptions, parts: SchedulerParts) -> Self {
         let capabilities = parts.store.capabilities();
         options.ownership.lane.insert_and_assign = capabilities.insert_and_assign;
@@ -154,7 +154,7 @@ impl Scheduler {
         }
     }
 
-    /// Runs until it is told to stop; then lets its lanes finish what they write and gives them back.
+    /// Runs until the shutdown; then lets its lanes finish their commits and gives them back.
     pub async fn run(self, shutdown: CancellationToken) {
         let drivers = tokio_util::task::TaskTracker::new();
         for (lane, inputs) in (0..self.options.lanes).map(LaneId).zip(self.inputs) {
@@ -174,7 +174,7 @@ impl Scheduler {
         let watching = tokio::spawn(clock::keep_watching(Arc::clone(&self.parts.coordinator)));
         session::run(&self.options, &self.parts, observers, shutdown).await;
         watching.abort();
-        // Those that were told already are gone; without a session nobody has told them.
+        // Drivers that were stopped already have ended; without a session no driver was stopped.
         let (done, _) = mpsc::channel(1);
         for lane in self.lanes.iter() {
             let _ = lane.inputs.send(ToDriver::Stop { done: done.clone() }).await;
@@ -183,25 +183,25 @@ impl Scheduler {
     }
 }
 
-/// Where a lane of this server stands.
+/// The state of a lane of this server.
 #[derive(Clone, Debug)]
 pub struct LaneInfo {
     /// Which lane.
     pub lane: LaneId,
-    /// What the ownership machine is at.
+    /// The phase of the ownership machine.
     pub phase: &'static str,
-    /// Under which epoch it is owned here.
+    /// The epoch under which it is owned here.
     pub epoch: Option<Epoch>,
-    /// How often rare things happened.
+    /// Counters of rare paths.
     pub counters: Counters,
-    /// Commits that this server has asked for.
+    /// Commits that this server has requested.
     pub commits: u64,
-    /// What these held: each group writes one task.
+    /// Groups of these commits: each writes one task.
     pub groups: u64,
 }
 
 impl SchedulerHandle {
-    /// Everything the coordinator has told.
+    /// The last view of the coordinator.
     pub fn view(&self) -> Arc<View> {
         Arc::clone(&self.view.borrow())
     }
@@ -211,37 +211,38 @@ impl SchedulerHandle {
         self.session.clone()
     }
 
-    /// Follows what the coordinator tells.
+    /// Follows the views of the coordinator.
     pub fn views(&self) -> watch::Receiver<Arc<View>> {
         self.view.clone()
     }
 
-    /// Gives new tasks to their lane, if it is owned here; `None` if it is not, or no longer: then the store takes
-    /// the same tasks.
+    /// Submits new tasks to their lane, if it is owned here; `None` if it is not, or no longer: then the
+    /// store takes the same tasks.
     pub async fn submit(&self, lane: LaneId, tasks: Vec<NewTask>) -> Option<Vec<SubmitOutcome>> {
         let (reply, answer) = oneshot::channel();
         self.owned(lane)?.send(ToDriver::Submit { tasks, reply }).await.ok()?;
         answer.await.ok()?
     }
 
-    /// Lets the owner of a lane, wherever it is, look at the store.
+    /// Sends the owner of a lane, on any server, a hint to read the store.
     pub fn hint(&self, lane: LaneId) {
         match self.owned(lane) {
-            // A full queue of inputs means that it looks soon anyway; and there is the sweep.
+            // If the queue of inputs is full, the driver reads soon anyway; and there is the sweep.
             Some(driver) => _ = driver.try_send(ToDriver::Hint),
             None => self.outbox.send(Address::Lane(lane), Message::Hint { lane }),
         }
     }
 
-    /// Somebody has looked at tasks of a lane that had ended. If it is not owned here any more, its next owner tells of
-    /// them once more.
+    /// Passes on that completions of a lane's tasks were handled. If the lane is not owned here any more, its
+    /// next owner reports them once more.
     pub async fn completion_handled(&self, lane: LaneId, tasks: Vec<TaskId>) {
         if let Some(driver) = self.lane(lane) {
             let _ = driver.send(ToDriver::CompletionHandled { tasks }).await;
         }
     }
 
-    /// Tells the owners of all lanes of a changed policy. Whoever does not hear it finds it at its next sweep.
+    /// Notifies the owners of all lanes of a changed policy. An owner that misses the message finds the
+    /// policy at its next sweep.
     pub async fn policy_changed(&self, queue: &QueueKey, policy: &VersionedPolicy) {
         for (lane, end) in (0..).map(LaneId).zip(self.lanes.iter()) {
             let (queue, policy) = (queue.clone(), policy.clone());
@@ -271,7 +272,7 @@ impl SchedulerHandle {
                 keys.extend(answer.await.unwrap_or_default());
             }
         }
-        // A queue that is spread has some of them in each lane.
+        // Each lane has some keys of a spread queue.
         keys.sort_by(|a: &KeyInfo, b| a.position.cmp(&b.position));
         keys.truncate(limit);
         keys
@@ -282,7 +283,7 @@ impl SchedulerHandle {
         self.held_up.clone()
     }
 
-    /// Where the lanes of this server stand. One that does not answer is left out.
+    /// The states of the lanes of this server. A lane that does not answer is left out.
     pub async fn lanes(&self) -> Vec<LaneInfo> {
         let infos = self.lanes.iter().map(|end| async {
             let asked = async {
@@ -295,8 +296,8 @@ impl SchedulerHandle {
         join_all(infos).await.into_iter().flatten().collect()
     }
 
-    /// Waits until every lane that this server should own is loaded, so that it decides at once. Those that others should
-    /// own are not waited for.
+    /// Waits until every lane that this server should own is loaded, so that it decides without delay. Lanes
+    /// of other servers do not count.
     pub async fn loaded(&self) {
         for end in self.lanes.iter() {
             let (reply, answer) = oneshot::channel();
@@ -310,7 +311,7 @@ impl SchedulerHandle {
         self.lanes.get(usize::from(lane.0)).map(|end| &end.inputs)
     }
 
-    /// Whether a lane is owned here. It may be over when somebody has read this.
+    /// Whether a lane is owned here. It may have ended when the caller reads it.
     pub fn owns(&self, lane: LaneId) -> bool {
         self.owned(lane).is_some()
     }

@@ -1,6 +1,6 @@
 //! Sends messages in their order, so that a slow bus never holds a machine up.
 //!
-//! What waits for the same receiver travels together: the slower the bus, the larger the batches.
+//! Messages for the same receiver are sent together: the slower the bus, the larger the batches.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,14 +9,14 @@ use tasklane_core::message::{Message, OwnerBatch, ToLane, ToWorker, WorkerBatch}
 use tasklane_ports::{Address, Bus, BusError};
 use tokio::sync::Notify;
 
-/// Parts of messages that wait to be sent. More are dropped: the machines say again what matters.
+/// Parts of messages that wait to be sent. More are dropped: the machines repeat important messages.
 const WAITING_MAX: usize = 64 << 10;
-/// A batch that is larger is not added to, …
+/// A batch of this many bytes takes no more messages, …
 const BATCH_BYTES: usize = 256 << 10;
-/// … nor one with more parts.
+/// … nor does a batch of this many parts.
 const BATCH_PARTS: usize = 8 << 10;
 
-/// The way out. Ends with what it still has to send when it is dropped.
+/// The outbox of a driver. After it is dropped, it sends its remaining messages and ends.
 #[derive(Debug)]
 pub(crate) struct Outbox(Arc<OutboxInner>);
 
@@ -32,7 +32,7 @@ struct OutboxQueue {
     waiting: VecDeque<QueuedMessage>,
     /// Parts in all of them.
     parts: usize,
-    /// Some are being sent now, and nothing may overtake them.
+    /// Whether some are being sent now: nothing may overtake them.
     sending: bool,
     closed: bool,
 }
@@ -111,7 +111,7 @@ impl OutboxQueue {
     }
 }
 
-/// Cuts what is too large to be sent at once into messages that are not, as far as its parts allow.
+/// Splits a message that is too large to be sent as one, as far as its parts allow.
 fn split(message: Message) -> Vec<Message> {
     if message.bytes() <= BATCH_BYTES {
         return vec![message];

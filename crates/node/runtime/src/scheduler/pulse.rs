@@ -1,9 +1,9 @@
-//! The watch over the drivers of lanes.
+//! The watchdog of the lane drivers.
 //!
-//! A driver that does not come to its next turn is held up: by code on its thread that does not end, or by threads that are
-//! all busy. Its lane decides nothing then, while the session of the server would be renewed and keep others from it. So
-//! each driver is asked for a turn again and again, on a thread that nothing else uses; while one does not take it, the
-//! session is not renewed.
+//! A driver that does not come to its next turn is held up: by code on its thread that does not end, or by
+//! threads that are all busy. Its lane decides nothing then, while a renewed session of the server would keep
+//! other servers from it. So the watchdog asks each driver for a turn repeatedly, on a thread that nothing
+//! else uses; while one does not take it, the session is not renewed.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,13 +17,13 @@ use tokio_util::sync::CancellationToken;
 use super::LaneEnd;
 use super::lane::ToDriver;
 
-/// A driver that has taken no turn for so long is held up.
+/// A driver without a turn for this time is held up.
 const HELD_UP_AFTER: Duration = Duration::from_secs(3);
 
 /// Lanes whose drivers are held up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeldUp {
-    /// Which lanes.
+    /// The lanes.
     pub lanes: Vec<LaneId>,
 }
 
@@ -35,12 +35,12 @@ impl fmt::Display for HeldUp {
     }
 }
 
-/// What is known of a driver.
+/// The watchdog's record of a driver.
 #[derive(Clone, Copy)]
 struct Driver {
-    /// The turns that it had taken when it was last looked at.
+    /// The turns that it had taken at the last check.
     turns: Option<u64>,
-    /// How long it has taken none, without the time in which nobody could look.
+    /// How long it has taken none, without the time in which the watchdog itself did not run.
     silent: Duration,
 }
 

@@ -1,37 +1,37 @@
-//! How often a store that refuses is told of. A lane asks again several times a second; a disk may be full for hours, or
-//! have room for small writes and none for large ones.
+//! How often refusals of the store are logged. A lane retries several times a second; a disk may be full for
+//! hours, or have room for small writes and none for large ones.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// While it lasts it is told this often.
+/// While refusals last, they are logged this often.
 const TELL_EVERY: Duration = Duration::from_secs(10);
 
-/// A store that takes nothing more can still be read.
+/// A store that refuses writes can still be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum StoreAccess {
     Read,
     Write,
 }
 
-/// What a store refuses.
+/// The current refusals of a store.
 #[derive(Debug, Default)]
 pub(super) struct Refusals(Mutex<BTreeMap<StoreAccess, Refusal>>);
 
 #[derive(Debug)]
 struct Refusal {
     told_at: Instant,
-    /// Since then.
+    /// Refusals since then.
     untold: u64,
-    /// Since it last did what it was asked for; 0 while it does.
+    /// Refusals since the last success; 0 after one.
     total: u64,
-    /// That it refuses now was told.
+    /// Whether the refusals were logged.
     is_told: bool,
 }
 
 impl Refusals {
-    /// Notes a refusal. If it is to be told: how many there were since the last one that was.
+    /// Notes a refusal. If it is due to be logged: the number of refusals since the last logged one.
     pub(super) fn refused(&self, kind: StoreAccess, now: Instant) -> Option<u64> {
         let mut refusals = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(refusal) = refusals.get_mut(&kind) else {
@@ -48,7 +48,7 @@ impl Refusals {
         Some(std::mem::take(&mut refusal.untold))
     }
 
-    /// Notes that the store did what it was asked for. If it is known to have refused before: how often.
+    /// Notes a success. If refusals before it were logged: their number.
     pub(super) fn done(&self, kind: StoreAccess) -> Option<u64> {
         let mut refusals = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let refusal = refusals.get_mut(&kind)?;

@@ -1,8 +1,8 @@
-//! The session of a server: opened, renewed, watched, and opened anew when it was lost.
+//! The session of a server: opened, renewed, watched, and opened again when it was lost.
 //!
-//! A server counts its lease from before it asked, and stops owning lanes a margin before it can have ended. Whatever
-//! it believes, the store has the last word. Renewals are asked for on the keeper, whatever the other threads do, and only
-//! while the drivers of all lanes take their turns.
+//! A server counts its trust window from before it sent the renewal, and stops owning lanes a margin before
+//! the window can have ended. The store has the last word in any case. The keeper sends the renewals, even if
+//! the other threads are busy, and only while the drivers of all lanes take their turns.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,14 +22,14 @@ use super::lane::ToDriver;
 use super::pulse::HeldUp;
 use super::{LaneEnd, SchedulerOptions, SchedulerParts};
 
-/// Wait before an attempt to reach the coordinator is made again.
+/// Wait before the coordinator is tried again.
 const AGAIN_AFTER: Duration = Duration::from_millis(500);
-/// How long lanes may take to finish what they write when the server stops.
+/// How long lanes may take to finish their commits when the server stops.
 const RELEASE_WITHIN: Duration = Duration::from_secs(5);
 /// How long the driver of a lane may have no room for an input.
 const TELL_WITHIN: Duration = Duration::from_secs(3);
 
-/// Observers of the session, and of what the coordinator shows.
+/// Observers of the session, and of the coordinator's views.
 #[derive(Clone, Copy)]
 pub(super) struct SessionObservers<'a> {
     pub(super) lanes: &'a [LaneEnd],
@@ -46,7 +46,7 @@ pub(super) async fn run(
 ) {
     let SchedulerParts { coordinator, held_sessions, .. } = parts;
     while !shutdown.is_cancelled() {
-        // While a lane is held up, others are to have it.
+        // While a lane is held up, other servers must get it.
         let mut held_up = observers.held_up.clone();
         tokio::select! {
             () = async { _ = held_up.wait_for(Option::is_none).await } => {}
@@ -76,7 +76,7 @@ pub(super) async fn run(
             Err(error) => Err(error),
         };
         if let Err(error) = followed {
-            tracing::warn!(%error, "no session with the coordinator, trying again");
+            tracing::warn!(%error, "the server has no session with the coordinator, retrying");
             tokio::select! {
                 () = tokio::time::sleep(AGAIN_AFTER) => {}
                 () = shutdown.cancelled() => {}
@@ -85,9 +85,9 @@ pub(super) async fn run(
     }
 }
 
-/// Renews a new session once, so that what time the coordinator has is known before anything is decided by a clock.
+/// Renews a new session once, so that the coordinator's time is known before any decision by a clock.
 async fn compare_clocks(coordinator: &dyn Coordinator, token: &SessionToken) {
-    // Whether the session lives, its next renewal says.
+    // The next renewal shows whether the session lives.
     let _ = tokio::time::timeout(AGAIN_AFTER, coordinator.renew(token)).await;
     if let Some(reference) = coordinator.clock() {
         clock::compare(reference);
@@ -100,7 +100,7 @@ struct HeldSession<'a> {
     coordinator: &'a Arc<dyn Coordinator>,
     observers: SessionObservers<'a>,
     token: SessionToken,
-    /// Before the last renewal that succeeded was asked for.
+    /// The time before the last successful renewal was sent.
     lease_from: Timestamp,
 }
 
@@ -139,7 +139,7 @@ impl HeldSession<'_> {
                 renewed = renewals.recv() => match renewed {
                     Some(Ok(lease_from)) => self.lease_from = lease_from,
                     Some(Err(error)) => break Err(error),
-                    // Nothing renews it any more: it has to be opened anew.
+                    // The renewal has ended: the session has to be opened again.
                     None => break Ok(()),
                 },
                 () = tokio::time::sleep_until(clock::instant(lease_ends)) => {
@@ -165,20 +165,21 @@ impl HeldSession<'_> {
             tracing::warn!("some lanes did not finish in time; their next owner goes on from the store");
         }
         if let Err(error) = self.coordinator.close(&self.token).await {
-            tracing::warn!(%error, "the session was not closed and has to run out");
+            tracing::warn!(%error, "the session was not closed and stays until its TTL ends");
         }
     }
 
     async fn tell(&self, input: impl Fn() -> ToDriver) {
         let sends = self.observers.lanes.iter().map(|lane| {
-            // A driver that is gone has panicked outside its machine; one that is held up may have no room. The others go on.
+            // A driver that has ended has panicked outside its machine; a held up driver may have no room.
+            // The others go on.
             tokio::time::timeout(TELL_WITHIN, lane.inputs.send(input()))
         });
         join_all(sends).await;
     }
 }
 
-/// Until when a session that was last renewed at `from` counts here: early rather than late.
+/// The end of the trust window of a session that was last renewed at `from`: early rather than late.
 fn lease_ends(from: Timestamp, ttl: Duration) -> Timestamp {
     from + ttl * 4 / 5
 }
@@ -190,9 +191,9 @@ struct Renewal {
     ttl: Duration,
     every: Duration,
     held_up: watch::Receiver<Option<HeldUp>>,
-    /// Before the last renewal that succeeded was asked for.
+    /// The time before the last successful renewal was sent.
     lease_from: Timestamp,
-    /// Learns of each renewal when it was asked for, and why there will be none any more.
+    /// Receives the sending time of each successful renewal, and the error that ends the renewals.
     renewed: mpsc::UnboundedSender<Result<Timestamp, CoordinatorError>>,
 }
 

@@ -24,11 +24,11 @@ pub(super) struct RunningAttempt {
     stop: watch::Sender<Option<Stop>>,
 }
 
-/// How long the report of an attempt waits for its output to be kept.
+/// How long the report of an attempt waits until its output is stored.
 const OUTPUT_WITHIN: Duration = Duration::from_secs(10);
 
 impl RunningAttempt {
-    /// Begins to execute; the end is told by [`SessionEvent::Ended`].
+    /// Begins to execute; [`SessionEvent::Ended`] reports the end.
     pub(super) fn start(
         dispatch: Dispatch,
         executor: Option<Arc<dyn Executor>>,
@@ -54,14 +54,14 @@ impl RunningAttempt {
                 let _ = events.send(SessionEvent::Exited { attempt });
             }
             if tokio::time::timeout(OUTPUT_WITHIN, output.kept()).await.is_err() {
-                tracing::warn!(task = %attempt.task, attempt = %attempt.number, "output is not kept yet, the attempt is reported without");
+                tracing::warn!(task = %attempt.task, attempt = %attempt.number, "output is not stored yet: the report leaves first");
             }
             let _ = events.send(SessionEvent::Ended { attempt, finish: Box::new(finish) });
         });
         Self { head, stop }
     }
 
-    /// Asks it to end; a shorter grace than before counts.
+    /// Stops the attempt; a shorter grace than before counts.
     pub(super) fn stop(&self, stop: Stop) {
         self.stop.send_if_modified(|current| {
             let sooner = current.is_none_or(|current| stop.grace < current.grace);
@@ -72,8 +72,8 @@ impl RunningAttempt {
         });
     }
 
-    /// Tells of its end as it is reported. Every line about an attempt names its task, attempt, queue, type and worker.
-    /// What went well is told only to those who ask.
+    /// Logs its end together with the report. Every line about an attempt names its task, attempt, queue, type and
+    /// worker. Successes are logged at the debug level only.
     pub(super) fn log_end(&self, attempt: AttemptId, report: &Report, worker: &Name) {
         let AttemptId { task, number } = attempt;
         let (queue, task_type) = (&self.head.queue.queue, &self.head.task_type);
@@ -90,7 +90,7 @@ impl RunningAttempt {
                 tracing::debug!(%task, attempt = %number, %queue, %task_type, %worker, "attempt succeeded");
             }
             Ending::Failed { error, .. } | Ending::TimedOut { error } => {
-                // Not called `message`, which is what JSON calls the text of the line.
+                // Not named `message`, since JSON logs use that for the text of the line.
                 let (code, error) = (&error.code, &error.message);
                 tracing::info!(%task, attempt = %number, %queue, %task_type, %worker, %code, %error, "attempt failed");
             }
@@ -121,11 +121,11 @@ async fn execute(
         Ok(execution) => execution,
         Err(error) => return refused(&error),
     };
-    // However long it takes to end once it was stopped: while anything of it is alive, it must not be called ended.
+    // No time limit after the stop: while any process of it is alive, it must not be called ended.
     execution.run(worker).await
 }
 
-/// Waits for the word to stop; `None` if it will never come.
+/// Waits for the stop; `None` if it will never come.
 async fn stopped(stop: &mut watch::Receiver<Option<Stop>>) -> Option<Stop> {
     stop.wait_for(Option::is_some).await.ok().and_then(|stop| *stop)
 }
@@ -148,13 +148,13 @@ fn failed(code: &str, message: String, retry: RetryAdvice) -> Finish {
     Finish { ran: Duration::ZERO, ending, result: TaskResult::default() }
 }
 
-/// The end of an attempt that never began, because the machine lacks something. The task is not to blame.
+/// The end of an attempt that never began, because the machine lacks a resource. The task is not to blame.
 pub(crate) fn not_started(lack: Lack, error: &dyn std::fmt::Display) -> Finish {
     let ending = Ending::NotStarted { reason: format!("{lack}: {error}") };
     Finish { ran: Duration::ZERO, ending, result: TaskResult::default() }
 }
 
-/// What the worker does for an attempt.
+/// The worker's side of an attempt.
 #[derive(Debug)]
 struct WorkerSide {
     attempt: AttemptId,
@@ -177,7 +177,7 @@ impl Attempt for WorkerSide {
         let mut stop = self.stop.clone();
         match stopped(&mut stop).await {
             Some(stop) => stop,
-            // The session is gone without a word: it was dropped, and with it this attempt soon is.
+            // The session was dropped without a stop, and this attempt is dropped with it soon.
             None => std::future::pending().await,
         }
     }

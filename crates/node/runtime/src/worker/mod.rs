@@ -1,7 +1,8 @@
-//! The worker: keeps a session with the coordinator, takes attempts from the owners of lanes, executes them, reports.
+//! The worker: keeps a session with the coordinator, takes attempts from the owners of lanes, executes them,
+//! reports.
 //!
-//! What may be done when is decided by the worker-session machine of `core`; this driver only carries inputs and
-//! effects. When a session is lost everything it ran is ended first, then a new session begins.
+//! The worker-session machine of `core` makes all decisions; this driver only carries inputs and effects.
+//! When a session is lost, the worker first ends all of its attempts, then opens a new session.
 
 mod attempt;
 mod output;
@@ -30,43 +31,44 @@ pub use self::output::OutputOptions;
 use self::output::Shipper;
 use self::session::{Session, SessionEnd};
 
-/// Numbers and names of a worker.
+/// Options of a worker.
 #[derive(Clone, Debug)]
 pub struct WorkerOptions {
-    /// What people call it. Stays the same over restarts.
+    /// Its name, which stays the same over restarts.
     pub name: Name,
     /// Share under the weighted strategy.
     pub weight: u32,
-    /// What selectors of tasks match against.
+    /// The labels that selectors of tasks match.
     pub labels: BTreeMap<String, String>,
-    /// Where it is reached, as workers are listed with; empty if unknown.
+    /// Its address in the list of workers; empty if unknown.
     pub address: String,
-    /// How long an attempt may take to end by itself once it is to be stopped.
+    /// How long a stopped attempt may take to end by itself.
     pub stop_grace: Duration,
-    /// How long a worker that leaves lets its attempts run.
+    /// How long a leaving worker lets its attempts run.
     pub drain_grace: Duration,
-    /// Of the machine: capacity, lanes, TTL.
+    /// Options of the machine: capacity, lanes, TTL.
     pub machine: worker::WorkerOptions,
-    /// What is kept of what attempts print.
+    /// Bounds of stored output.
     pub output: OutputOptions,
 }
 
-/// What a worker works with.
+/// The parts of a worker.
 #[derive(Clone)]
 pub struct WorkerParts {
     /// Carries messages from owners and back.
     pub bus: Arc<dyn Bus>,
-    /// Knows who is alive.
+    /// Keeps the sessions of live members.
     pub coordinator: Arc<dyn Coordinator>,
-    /// Keeps what attempts print.
+    /// Stores the output of attempts.
     pub logs: Arc<dyn Logs>,
-    /// How task types are run.
+    /// The executors of task types.
     pub executors: Registry,
-    /// Is told when there is more output.
+    /// Receives a signal when there is more output.
     pub notifier: Arc<Notifier>,
-    /// Is told which session is held.
+    /// Receives the session of this worker.
     pub held_sessions: HeldSessions,
-    /// Is told, by the steady clock, when everything that the worker started must be gone unless told anew.
+    /// Called, with a time of the steady clock, when the deadline moves: everything that the worker started
+    /// must have ended by it.
     pub on_lease: Arc<dyn Fn(Timestamp) + Send + Sync>,
 }
 
@@ -84,37 +86,37 @@ pub struct Worker {
     state: watch::Sender<WorkerState>,
 }
 
-/// Whether a worker can be given work.
+/// Whether the owners may send work to a worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WorkerState {
     /// It has no session: it starts, has lost its session, or has left.
     NoSession,
     /// It has a session and takes work.
     Serving,
-    /// It takes no new work for a while, because its machine lacks something.
+    /// It takes no new work for a while, because its machine lacks a resource.
     Pausing {
-        /// What the machine lacks.
+        /// The resource.
         reason: String,
     },
     /// It takes no new work and leaves when its attempts have ended.
     Draining,
 }
 
-/// Wait before an attempt to reach the coordinator is made again.
+/// Wait before the coordinator is tried again.
 const AGAIN_AFTER: Duration = Duration::from_millis(500);
 
 impl Worker {
-    /// One that does not run yet.
+    /// A worker that does not run yet.
     pub fn new(options: WorkerOptions, parts: WorkerParts) -> Self {
         Self { options, parts, state: watch::Sender::new(WorkerState::NoSession) }
     }
 
-    /// Shows whether it can be given work, also after it has left.
+    /// Follows the state of the worker, also after it has left.
     pub fn state(&self) -> watch::Receiver<WorkerState> {
         self.state.subscribe()
     }
 
-    /// Runs until it is told to stop, or drained by people; then lets what it runs finish for a while.
+    /// Runs until the shutdown, or until a user drains it; then lets its attempts finish for a while.
     pub async fn run(mut self, shutdown: CancellationToken) {
         let shipper = Shipper::start(
             self.options.output.clone(),
@@ -127,7 +129,8 @@ impl Worker {
             let opened = Session::open(session, &self.options, &self.parts, &shipper, &self.state).await;
             match opened {
                 Ok(session) => {
-                    // Whoever keeps sessions answers again: nobody has to wait until the one before has run out.
+                    // The coordinator answers again: it closes the earlier session, so that no server waits
+                    // for the TTL.
                     if let Some(token) = over.take() {
                         tokio::spawn(close(Arc::clone(&self.parts.coordinator), token));
                     }
@@ -145,7 +148,7 @@ impl Worker {
                     }
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "the worker has no session, trying again");
+                    tracing::warn!(%error, "the worker has no session, retrying");
                     tokio::select! {
                         () = tokio::time::sleep(AGAIN_AFTER) => {}
                         () = shutdown.cancelled() => {}
@@ -156,11 +159,11 @@ impl Worker {
     }
 }
 
-/// Ends a session of which nothing is left.
+/// Closes a session after all of its attempts have ended.
 async fn close(coordinator: Arc<dyn Coordinator>, token: SessionToken) {
     match coordinator.close(&token).await {
         Ok(()) | Err(CoordinatorError::SessionEnded { .. }) => {}
-        Err(error) => tracing::warn!(%error, "the session before was not closed and has to run out"),
+        Err(error) => tracing::warn!(%error, "the earlier session stays until its TTL ends"),
     }
 }
 

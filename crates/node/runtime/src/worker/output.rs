@@ -1,8 +1,9 @@
-//! What attempts print, on its way to Logs.
+//! The output of attempts, on its way to Logs.
 //!
-//! An attempt never waits for Logs and memory never grows without bound: each attempt may print so many bytes, and all
-//! attempts together may have so many bytes waiting. What is too much is counted, and the count is put where the
-//! output would have been. One task ships what waits, so a burst of small lines is one append.
+//! An attempt never waits for Logs and memory never grows without bound: the bytes of each attempt are
+//! limited, and so are the waiting bytes of all attempts together. Bytes above a limit are counted, and the
+//! count is put in the place of the output. One task ships the waiting output, so a burst of small lines is
+//! one append.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,14 +18,14 @@ use tokio::sync::Notify;
 use crate::clock;
 use crate::notifier::Notifier;
 
-/// Bounds of what is kept.
+/// Bounds of stored output.
 #[derive(Clone, Debug)]
 pub struct OutputOptions {
     /// Of one attempt. Default: 16 MiB.
     pub attempt_bytes_max: usize,
-    /// Waiting to be kept, of all attempts together. Default: 32 MiB.
+    /// Waiting to be stored, of all attempts together. Default: 32 MiB.
     pub waiting_bytes_max: usize,
-    /// How long output may wait for company. Default: 50 ms.
+    /// How long output may wait for more output. Default: 50 ms.
     pub ship_every: Duration,
 }
 
@@ -56,10 +57,10 @@ pub(super) struct Shipper {
 struct ShipperInner {
     options: OutputOptions,
     waiting_bytes: AtomicUsize,
-    /// Attempts with something to ship.
+    /// Attempts with output to ship.
     dirty: Mutex<VecDeque<Arc<AttemptOutput>>>,
     wake: Notify,
-    /// Somebody waits for the rest of an attempt's output.
+    /// A caller waits for the rest of an attempt's output.
     urgent: Notify,
 }
 
@@ -82,7 +83,7 @@ struct UnshippedOutput {
     over: u64,
     /// Bytes that came while too much was waiting, since the last mark.
     skipped: u64,
-    /// In the list of attempts with something to ship, or being shipped.
+    /// In the list of attempts with output to ship, or being shipped.
     listed: bool,
 }
 
@@ -123,7 +124,7 @@ impl Drop for Shipper {
 }
 
 impl AttemptOutput {
-    /// Takes what was printed.
+    /// Takes printed bytes.
     pub(super) fn put(self: &Arc<Self>, stream: LogStream, bytes: &[u8]) {
         let options = &self.shared.options;
         let mut state = lock(&self.state);
@@ -152,7 +153,7 @@ impl AttemptOutput {
         self.list(state);
     }
 
-    /// Nothing more comes: says how much was left out.
+    /// Ends the output: adds the count of dropped bytes.
     pub(super) fn close(self: &Arc<Self>) {
         let mut state = lock(&self.state);
         self.mark_skipped(&mut state);
@@ -163,12 +164,12 @@ impl AttemptOutput {
         self.list(state);
     }
 
-    /// Everything has been given to Logs.
+    /// Whether Logs has all of the output.
     pub(super) fn is_kept(&self) -> bool {
         !lock(&self.state).listed
     }
 
-    /// Waits until everything has been given to Logs.
+    /// Waits until Logs has all of the output.
     pub(super) async fn kept(&self) {
         loop {
             let kept = self.kept.notified();
@@ -218,7 +219,7 @@ impl UnshippedOutput {
     }
 }
 
-/// Ships what waits, again and again.
+/// Ships waiting output. Never returns.
 async fn ship(shared: Arc<ShipperInner>, logs: Arc<dyn Logs>, notifier: Arc<Notifier>) {
     loop {
         let (chunks, from) = collect(&shared);
@@ -248,7 +249,7 @@ async fn ship(shared: Arc<ShipperInner>, logs: Arc<dyn Logs>, notifier: Arc<Noti
     }
 }
 
-/// Takes a batch of what waits, from each attempt in its turn.
+/// Takes a batch of waiting output, from each attempt in its turn.
 fn collect(shared: &ShipperInner) -> (Vec<LogChunk>, Vec<Arc<AttemptOutput>>) {
     let (mut chunks, mut from, mut bytes) = (Vec::new(), Vec::new(), 0);
     while bytes < BATCH_BYTES_MAX {
@@ -273,10 +274,10 @@ async fn append(logs: &dyn Logs, chunks: &[LogChunk]) {
     let mut wait = Duration::from_millis(50);
     while let Err(error) = logs.append(chunks).await {
         if !error.is_retryable() {
-            tracing::error!(%error, chunks = chunks.len(), "output was not kept");
+            tracing::error!(%error, chunks = chunks.len(), "output was not stored");
             return;
         }
-        tracing::warn!(%error, "output is not kept yet, trying again");
+        tracing::warn!(%error, "output is not stored yet, retrying");
         tokio::time::sleep(wait).await;
         wait = (wait * 2).min(RETRY_MAX);
     }

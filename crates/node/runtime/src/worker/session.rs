@@ -25,23 +25,23 @@ use super::output::Shipper;
 use super::stats::Meter;
 use super::{AGAIN_AFTER, WorkerOptions, WorkerParts, WorkerState};
 
-/// How a session came to its end.
+/// How a session ended.
 pub(super) enum SessionEnd {
-    /// The worker was asked to leave; nothing runs any more and the session is closed.
+    /// The worker was drained or shut down; nothing runs any more and the session is closed.
     Drained,
-    /// The session was lost, and what it ran is gone, as far as it would.
+    /// The session was lost, and its attempts were ended as far as possible.
     Lost {
-        /// What it offered, as people have changed it meanwhile.
+        /// Its offer, with the changes of users.
         offered: WorkerDescriptor,
-        /// The session, if all that it ran is known to be gone.
+        /// The session, if all of its attempts are known to have ended.
         over: Option<SessionToken>,
     },
 }
 
-/// What attempts and calls tell the session.
+/// Events of attempts and calls for the session.
 #[derive(Debug)]
 pub(super) enum SessionEvent {
-    /// Its processes are gone, its output is not kept yet.
+    /// Its processes have ended, its output is not stored yet.
     Exited {
         attempt: AttemptId,
     },
@@ -68,7 +68,7 @@ pub(super) struct Session<'a> {
     state: &'a watch::Sender<WorkerState>,
     token: SessionToken,
     descriptor: WorkerDescriptor,
-    /// What of it everyone is to know.
+    /// The public part of the offer.
     offered: watch::Sender<WorkerDescriptor>,
     machine: WorkerSession,
     subscription: Box<dyn Subscription>,
@@ -77,27 +77,27 @@ pub(super) struct Session<'a> {
     events: mpsc::UnboundedSender<SessionEvent>,
     received: mpsc::UnboundedReceiver<SessionEvent>,
     effects: Vec<Effect>,
-    /// The deadline that was told last.
+    /// The last deadline that was set.
     lease: Timestamp,
     meter: Meter,
-    /// When lanes are told next how the worker is.
+    /// The next time of statistics.
     next_beat: Timestamp,
-    /// Heartbeats in a row at which there was nothing to do.
+    /// Heartbeats in a row without work.
     idle_beats: u32,
-    /// How far it is on its way out, and when the next step is taken.
+    /// The step of leaving, and when the next step is due.
     leaving: Option<(Leaving, Instant)>,
     over: Option<SessionExit>,
-    /// What attempts said last of how far they are, and when it is passed on: an attempt may say it very often.
+    /// The last progress of attempts, and when it is sent: an attempt may report it very often.
     progress: HashMap<AttemptId, Progress>,
     tell_progress_at: Option<Instant>,
 }
 
-/// How a worker leaves. It may be done at any time: when nothing runs and every report is acknowledged.
+/// The steps of leaving. A worker leaves as soon as nothing runs and every report is acknowledged.
 #[derive(Clone, Copy)]
 enum Leaving {
-    /// What runs may finish.
+    /// Running attempts may finish.
     Draining,
-    /// What still ran is stopped.
+    /// Attempts that still ran are stopped.
     Stopping,
 }
 
@@ -107,14 +107,14 @@ enum SessionExit {
     Fenced,
 }
 
-/// A worker that has had nothing to do for so many heartbeats tells people so once in as many.
+/// After this many heartbeats without work, a worker publishes statistics at one heartbeat in as many.
 const IDLE_BEATS: u32 = 5;
-/// After a lease has run out, attempts have this long to be gone; the guard has ended processes by then.
+/// After the trust window has ended, attempts have this long to end; the guard has ended processes by then.
 const GONE_WITHIN: Duration = Duration::from_secs(10);
-/// When attempts were stopped because the worker leaves, and their grace is over, this is how long it may take until the
-/// lanes have acknowledged how they ended.
+/// When the worker leaves and the grace of its stopped attempts has passed, the lanes have this long to
+/// acknowledge their reports.
 const SETTLED_WITHIN: Duration = Duration::from_secs(10);
-/// How often progress is passed on.
+/// How often progress is sent.
 const PROGRESS_EVERY: Duration = Duration::from_millis(250);
 /// Inputs that are taken before timers get their turn.
 const BATCH: usize = 256;
@@ -127,7 +127,7 @@ impl<'a> Session<'a> {
         shipper: &'a Shipper,
         state: &'a watch::Sender<WorkerState>,
     ) -> Result<Session<'a>, OpenError> {
-        // Listens before anyone can know of the session, so that nothing is missed.
+        // Subscribes before any owner can know the session, so that no message is missed.
         let subscription = parts.bus.subscribe(Address::Session(session)).await?;
         let descriptor = options.descriptor(parts);
         let asked_at = clock::steady();
@@ -256,7 +256,8 @@ impl<'a> Session<'a> {
         self.settle();
     }
 
-    /// Takes nothing more, gives back what has not started, and leaves when the rest is done or time is up.
+    /// Takes nothing more, hands back attempts that have not started, and leaves when the rest has ended or
+    /// the grace has passed.
     fn drain(&mut self) {
         tracing::info!(worker = %self.options.name, running = self.running.len(), "worker is leaving");
         self.leaving = Some((Leaving::Draining, Instant::now() + self.options.drain_grace));
@@ -267,7 +268,7 @@ impl<'a> Session<'a> {
         self.settle();
     }
 
-    /// The time for one step of leaving is up: takes the next.
+    /// The time of one step of leaving has passed: takes the next.
     fn leave(&mut self) {
         match self.leaving {
             Some((Leaving::Draining, _)) => {
@@ -284,12 +285,12 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Tells everyone what the worker offers now.
+    /// Publishes the worker's current offer.
     fn update(&self) {
         self.offered.send_replace(self.descriptor.clone());
     }
 
-    /// Tells how the worker is doing; one that has nothing to do says so less often.
+    /// Publishes statistics; a worker without work does so less often.
     fn publish_stats(&mut self) {
         let running = u32::try_from(self.running.len()).unwrap_or(u32::MAX);
         let queued = self.machine.load().saturating_sub(running);
@@ -301,12 +302,12 @@ impl<'a> Session<'a> {
         self.outbox.send(Address::Stats, Message::Stats(stats));
     }
 
-    /// Gives the machine an input; [`settle`](Self::settle) follows the last of those that came together.
+    /// Passes the machine an input; [`settle`](Self::settle) follows the last input of a batch.
     fn take(&mut self, input: Input) {
         self.machine.take(input, clock::steady(), &mut self.effects);
     }
 
-    /// Lets the machine do what its inputs have made possible, and carries out what it says.
+    /// Lets the machine do all that its inputs allow, and carries out its effects.
     fn settle(&mut self) {
         let mut effects = std::mem::take(&mut self.effects);
         self.machine.settle(clock::steady(), &mut effects);
@@ -315,7 +316,7 @@ impl<'a> Session<'a> {
         }
         self.effects = effects;
         if std::mem::replace(&mut self.next_beat, self.machine.next_heartbeat()) < self.next_beat {
-            // In one breath with the heartbeats.
+            // Together with the heartbeats.
             self.publish_stats();
         }
         let lease = self.machine.fence_at();
@@ -330,7 +331,7 @@ impl<'a> Session<'a> {
             Effect::Start(dispatch) => self.start(dispatch),
             Effect::Stop { attempt, reason } => self.stop(attempt, reason),
             Effect::Fence => {
-                tracing::error!(worker = %self.options.name, "the lease has run out: everything is stopped");
+                tracing::error!(worker = %self.options.name, "the trust window has ended: all is stopped");
                 self.over = Some(SessionExit::Fenced);
             }
             Effect::Send(batch) => self.outbox.send(Address::Lane(batch.lane), Message::ToLane(batch)),
@@ -380,8 +381,8 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Ends what still runs, at once; closes the session only when nothing does, because its end is what allows others to run
-    /// the same tasks.
+    /// Ends running attempts immediately; closes the session only when none is left, because its end allows
+    /// other workers to run the same tasks.
     async fn finish(mut self, end: SessionExit) -> SessionEnd {
         let stop = Stop { reason: StopReason::Cancelled, grace: Duration::ZERO };
         for running in self.running.values() {
@@ -410,9 +411,9 @@ impl<'a> Session<'a> {
             }
             SessionExit::Drained => {
                 if !all_gone {
-                    tracing::error!("some attempts did not end; the session is left to run out");
+                    tracing::error!("some attempts did not end: the session stays until its TTL ends");
                 } else if let Err(error) = self.parts.coordinator.close(&self.token).await {
-                    tracing::warn!(%error, "the session was not closed and has to run out");
+                    tracing::warn!(%error, "the session was not closed and stays until its TTL ends");
                 }
                 SessionEnd::Drained
             }
@@ -420,7 +421,8 @@ impl<'a> Session<'a> {
     }
 }
 
-/// Tells the coordinator what a worker offers whenever that changes, one after the other, so that the last one stands.
+/// Sends the worker's offer to the coordinator at each change, one after the other, so that the last one
+/// stands.
 async fn tell_offers(
     coordinator: Arc<dyn Coordinator>,
     token: SessionToken,
@@ -430,10 +432,10 @@ async fn tell_offers(
         let role = Role::Worker(offered.borrow_and_update().clone());
         match coordinator.update(&token, role).await {
             Ok(()) => {}
-            // A worker that leaves may be gone before it could say so.
+            // A leaving worker may be gone before it could send it.
             Err(CoordinatorError::SessionEnded { .. }) => return,
             Err(error) => {
-                tracing::warn!(%error, "what the worker offers was not updated, trying again");
+                tracing::warn!(%error, "the coordinator did not take the offer of the worker, retrying");
                 tokio::time::sleep(AGAIN_AFTER).await;
                 offered.mark_changed();
             }

@@ -1,4 +1,4 @@
-//! How the worker's machine is doing.
+//! Statistics of the worker's machine.
 
 use tasklane_core::id::SessionId;
 use tasklane_core::message::WorkerStats;
@@ -6,7 +6,7 @@ use tasklane_core::time::Timestamp;
 
 use crate::clock;
 
-/// Measures between two looks.
+/// Measures between two calls.
 #[derive(Debug)]
 pub(super) struct Meter {
     session: SessionId,

@@ -18,7 +18,7 @@ use tokio::sync::watch;
 /// Longer than any test should take.
 pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
 
-/// Keeps what an attempt says.
+/// Records the calls of an attempt.
 #[derive(Debug)]
 pub(crate) struct Recorder {
     said: watch::Sender<Said>,
@@ -31,7 +31,7 @@ pub(crate) struct Said {
     pub(crate) stderr: Vec<u8>,
     pub(crate) system: Vec<u8>,
     pub(crate) progress: Vec<Progress>,
-    /// All that was printed, of which only the first part is kept.
+    /// Bytes printed, of which only the first part is kept.
     pub(crate) total: usize,
     pub(crate) longest: usize,
 }
@@ -51,7 +51,7 @@ impl Recorder {
         self.said.borrow().clone()
     }
 
-    /// Waits until the attempt has said such a thing.
+    /// Waits until the attempt has recorded such a call.
     pub(crate) async fn until(&self, what: impl FnMut(&Said) -> bool) -> Said {
         let mut said = self.said.subscribe();
         let said = tokio::time::timeout(PATIENCE, said.wait_for(what)).await.expect("said in time");
@@ -132,7 +132,7 @@ pub(crate) fn dispatch(payload: Payload) -> Dispatch {
     }
 }
 
-/// The whole pipeline of an attempt that nobody stops.
+/// The whole pipeline of an attempt without a stop.
 pub(crate) async fn run(executor: &dyn Executor, payload: Payload) -> (Finish, Said) {
     let recorder = Recorder::new();
     let finish = run_with(executor, payload, Arc::clone(&recorder)).await;

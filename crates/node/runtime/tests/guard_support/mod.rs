@@ -1,4 +1,4 @@
-//! What the tests of guard and executors share.
+//! Helpers for the tests of guard and executors.
 #![allow(dead_code, reason = "each test program uses its own part of it")]
 
 use std::fs;
@@ -9,10 +9,10 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use tasklane_runtime::guard::{Child, Guard, GuardOptions, SpawnRequest, Stdin};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 
-/// Long enough for a loaded machine; a test that waits so long has failed.
+/// Long enough for a loaded machine; a test that waits longer has failed.
 pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
 
-/// Options of a guard whose program is the one that cargo built beside this test.
+/// Options of a guard whose program is the binary that cargo built beside this test.
 pub(crate) fn options() -> GuardOptions {
     GuardOptions { program: Some(env!("CARGO_BIN_EXE_tasklane-guard").into()), ..GuardOptions::default() }
 }
@@ -44,7 +44,7 @@ pub(crate) async fn pid_line(child: &mut Child) -> Pid {
     pid(line(child).await.parse().unwrap())
 }
 
-/// All that is printed until its end.
+/// All output until its end.
 pub(crate) async fn all(mut reader: impl tokio::io::AsyncRead + Unpin) -> String {
     let mut text = String::new();
     reader.read_to_string(&mut text).await.unwrap();

@@ -1,4 +1,4 @@
-//! Finished tasks go to the archive, whatever it does; and they are not removed before.
+//! Finished tasks go to the archive, even if it fails at first; and they are not removed before.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,7 +16,7 @@ use tasklane_runtime::request::TaskRequest;
 
 use crate::support::{Run, System, default_namespace, request, success};
 
-/// An archive that can be away.
+/// An archive that can be unreachable.
 #[derive(Debug, Default)]
 struct Shelf {
     is_away: AtomicBool,
@@ -71,7 +71,7 @@ async fn nothing_is_removed_before_it_is_archived() {
     system.close().await;
 }
 
-/// Only the children of a map were archived: what became of the task that somebody had submitted could not be looked up.
+/// Only the children of a map were archived: users could not look up the task that they had submitted.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_task_that_becomes_many_is_archived_with_its_children() {
     let shelf = Arc::new(Shelf::default());

@@ -25,7 +25,7 @@ async fn children(system: &System, composite: &TaskView) -> Vec<TaskView> {
     children
 }
 
-/// What of a task its own texts say: its name, and values of its metadata and labels, and its hash key.
+/// The rendered texts of a task: its name, values of its metadata and labels, and its hash key.
 fn texts(row: &TaskRow) -> (&str, &str, &str) {
     let body = row.body.as_ref().unwrap();
     (&body.name, &body.metadata["customer"], body.hash_key.as_deref().unwrap_or_default())
@@ -125,7 +125,7 @@ async fn an_expression_that_is_not_worked_out_is_refused_by_its_field() {
         let Err(SubmitError::Invalid(error)) = answer else { panic!("{field}: {answer:?}") };
         assert_eq!(error.field, field, "{error}");
     }
-    // Those of a run itself are refused too: its nodes have expressions, it has none.
+    // Expressions of a run itself are refused too: only its nodes have them.
     let hook = json!([{ "url": "https://example.com/{{run.id}}" }]);
     let of_runs = [
         (json!({ "metadata": { "day": "{{ input.day }}" } }), "metadata.day"),

@@ -1,5 +1,5 @@
-//! Ids and fingerprints of the tasks that composites submit stay what they are: another server that drives the composite
-//! on submits the same tasks, and the store compares them.
+//! Ids and fingerprints of the tasks that composites submit never change: another server that drives the
+//! composite on submits the same tasks, and the store compares them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -32,7 +32,7 @@ impl Inbox {
         })
     }
 
-    /// Waits until so many messages are acknowledged, and answers which.
+    /// Waits until this many messages are acknowledged, and returns them.
     async fn acknowledged(&self, count: usize) -> Vec<String> {
         while self.acknowledged.lock().unwrap().len() < count {
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -153,7 +153,7 @@ async fn only_what_the_store_cannot_take_by_itself_is_rejected() {
     let system = System::start(Vec::new()).await;
     let refused = StoreError::Refused { reason: "another password".to_owned() };
     let too_large = || StoreError::TooLarge { what: "submit", size: 2, max: 1 };
-    // The first two of the batch are not to blame, the third is, and the fourth only seems to be.
+    // The first two of the batch are valid, the third is not, and the fourth only seems to be at fault.
     let mut errors = VecDeque::from([
         Some(refused),
         Some(StoreError::corrupt("a policy that cannot be read")),

@@ -20,7 +20,7 @@ fn payload(dispatch: &Dispatch) -> Value {
     serde_json::from_str(dispatch.body.as_ref().unwrap().payload.as_str()).unwrap()
 }
 
-/// Gives back its payload; `fail` fails, `endless` waits to be stopped.
+/// Returns its payload; `fail` fails, `endless` waits for its stop.
 fn page(seen: Arc<Mutex<Vec<Value>>>) -> Arc<dyn Executor> {
     Arc::new(Run(move |dispatch: Dispatch, attempt: Arc<dyn Attempt>| {
         let seen = Arc::clone(&seen);
@@ -40,7 +40,7 @@ fn page(seen: Arc<Mutex<Vec<Value>>>) -> Arc<dyn Executor> {
     }))
 }
 
-/// Says what the payload of the analyzed task asks for under `then`, or goes as deep as it says.
+/// Returns the `then` of the analyzed task's payload, or goes as deep as the payload asks.
 fn links() -> Arc<dyn Executor> {
     Arc::new(Run(|dispatch: Dispatch, _: Arc<dyn Attempt>| async move {
         let given = payload(&dispatch);
@@ -109,7 +109,7 @@ async fn what_an_analysis_names_is_run_and_analyzed_too() {
         jobs.seen.lock().unwrap().iter().map(|payload| payload["n"].as_u64().unwrap()).collect();
     seen.sort_unstable();
     assert_eq!(seen, [1, 2, 3, 3]);
-    // Any task of the job tells of it.
+    // Any task of the job leads to it.
     let child = jobs.system.node.children(view.row.id, None, 10).await.unwrap().0[0].row.id;
     let job = jobs.system.node.job(&default_namespace(), child).await.unwrap().unwrap();
     assert_eq!(job.view.row.id, view.row.id);
@@ -234,7 +234,7 @@ async fn a_job_may_be_so_deep_that_names_are_too_long_for_ids() {
     jobs.system.close().await;
 }
 
-/// Nobody drives it any more, and some of it still runs.
+/// The job has no driver any more, and some of its tasks still run.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_job_that_ended_before_its_children_is_torn_down_when_they_have_ended() {
     let jobs = start(json!({})).await;
@@ -252,7 +252,7 @@ async fn a_job_that_ended_before_its_children_is_torn_down_when_they_have_ended(
     let broken = jobs.system.wait(id).await;
     assert_eq!(broken.row.state.status, Status::Cancelled);
     let still = node.task(&default_namespace(), child).await.unwrap().unwrap();
-    assert_eq!(still.row.state.status, Status::Running, "nobody has cancelled it");
+    assert_eq!(still.row.state.status, Status::Running, "no cancel was posted");
     let down = node.tear_down(&default_namespace(), id, Duration::from_mins(1)).await.unwrap().unwrap();
     assert_eq!((down.left, down.removed), (vec![], 2), "job and root");
     jobs.system.close().await;

@@ -1,5 +1,5 @@
-//! A whole node over the in-process systems, seen by those who call it. One program, because each would compile the
-//! node once more.
+//! A whole node over the in-process systems, through its public calls. One program, because each would
+//! compile the node once more.
 
 #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 

@@ -1,4 +1,4 @@
-//! Schemas of payloads that ask for more work than there is time for, and those that do not.
+//! Schemas of payloads that ask for more work than the limit allows, and harmless ones.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ fn code<T>(result: Result<T, FieldError>) -> (&'static str, String) {
     result.map_or_else(|error| (error.code, error.field), |_| ("taken", String::new()))
 }
 
-/// A schema that begins at the first of so many definitions, each made of its number.
+/// A schema that begins at the first of `count` definitions, each made of its number.
 fn chained(count: usize, each: impl Fn(usize) -> Value) -> Value {
     let defs: Map<String, Value> = (0..count).map(|at| (format!("d{at}"), each(at))).collect();
     json!({ "$ref": "#/$defs/d0", "$defs": defs })
@@ -39,8 +39,8 @@ fn next(at: usize, count: usize) -> Value {
     }
 }
 
-/// Each of its references leads to the whole schema: what the schema names was looked at thousands of times over, though
-/// each reference counted as one step.
+/// Each of its references leads to the whole schema: its names were looked at thousands of times, though each
+/// reference counted as one step.
 #[test]
 fn a_wide_schema_that_refers_to_itself_is_counted_with_its_width() {
     let refs: Map<String, Value> = (0..4_900).map(|at| (format!("p{at}"), json!({ "$ref": "#" }))).collect();
@@ -146,7 +146,7 @@ fn the_deepest_check_that_is_permitted_fits_the_stack_of_a_thread() {
                 _ => json!({ "if": true, "then": inner }),
             });
             for depth in [4, 8, 16, 32, 64, 95] {
-                // What fits and what does not: both go all the way down.
+                // A value that fits and a value that does not: both go all the way down.
                 for end in [json!(1), json!("not a number")] {
                     let payload = (0..depth).fold(end, |inner, _| json!({ "a": inner }));
                     let answered = code(check(&schema, &payload)).0;
@@ -226,13 +226,13 @@ async fn a_costly_schema_keeps_nobody_else_waiting() {
         let node = system.node.clone();
         async move { node.put_executor(&default_namespace(), &name(task_type), body.as_bytes(), false).await }
     };
-    // Three submits of this one held all threads of the server for ever.
+    // Three submits of this schema held all threads of the server without end.
     let refused = put("bomb", bomb()).await.unwrap_err();
     assert!(
         matches!(&refused, NamedDocumentError::Invalid(error) if error.code == "too_costly"),
         "{refused}"
     );
-    // What is permitted and costly takes turns on a thread of its own.
+    // A permitted but costly schema takes turns on a thread of its own.
     let costly = chained(9, |at| json!({ "allOf": [next(at, 9), next(at, 9)] }));
     put(
         "costly",

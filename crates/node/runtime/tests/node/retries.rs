@@ -132,7 +132,7 @@ async fn a_node_runs_again_if_it_or_a_node_before_it_has_changed() {
     let third = retry(&system, second, given(nodes("mended", "b"))).await.unwrap().id;
     system.wait(third).await;
     assert_eq!(kept(&system, third).await, ["extract"]);
-    // Nothing changes: all that succeeded, wherever in the chain, is kept.
+    // Nothing changes: all results of the chain that succeeded are kept.
     let fourth = retry(&system, third, Definition::Stored).await.unwrap().id;
     assert_eq!(system.wait(fourth).await.row.state.status, Status::Success);
     assert_eq!(kept(&system, fourth).await.len(), 5);
@@ -167,7 +167,7 @@ async fn a_changed_node_that_never_began_is_not_kept_by_a_later_retry() {
     let given = |first: &str, last: &str| {
         Definition::Given(json!({ "deadline": "1ms", "nodes": nodes(first, last) }).to_string())
     };
-    // Its deadline is over before `last` begins.
+    // Its deadline passes before `last` begins.
     let second = retry(&system, first, given("endless", "new")).await.unwrap().id;
     system.wait(second).await;
     let definition = json!({ "onFailure": "continue", "nodes": nodes("endless", "new") });

@@ -1,4 +1,4 @@
-//! Firing schedules: each time once, whatever fails.
+//! Firing schedules: each time once, even if servers or the store fail.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use tasklane_schedule::{Fate, MissedPolicy, Overlap, Rule, Schedule, Times, When
 
 use crate::support::{Fault, Faulty, default_namespace, name};
 
-/// A server dies when so many calls have been made.
+/// A server dies after a number of calls.
 #[derive(Clone, Debug, Default)]
 struct Life(Arc<AtomicUsize>);
 
@@ -38,7 +38,7 @@ impl Life {
     }
 }
 
-/// Documents as a server sees them that may die.
+/// The documents of a server that may die.
 #[derive(Debug)]
 struct Mortal {
     documents: MemoryStore,
@@ -105,7 +105,7 @@ fn server(memory: &MemoryStore, life: &Life) -> Node {
     )
 }
 
-/// A rule of which five times have passed, and an hour ago nobody had fired the first.
+/// A rule with five past times; an hour ago no server had fired the first.
 fn hourly() -> Rule {
     Rule {
         when: When::Cron("0 * * * *".to_owned()),
@@ -158,7 +158,7 @@ async fn fired(memory: &MemoryStore) -> BTreeMap<(String, Timestamp), usize> {
     }
 }
 
-/// A server dies before each of the calls that firing takes, in turn; the next one goes on.
+/// A server dies before each of the calls of a fire, in turn; the next one goes on.
 #[tokio::test]
 async fn a_crash_between_any_two_steps_loses_and_doubles_nothing() {
     let mut calls = 0;
@@ -186,7 +186,7 @@ async fn a_crash_between_any_two_steps_loses_and_doubles_nothing() {
     assert!(calls >= 8, "only {calls} calls: nothing was fired");
 }
 
-/// Several servers look at the same schedules at once.
+/// Several servers read the same schedules together.
 #[tokio::test(flavor = "multi_thread")]
 async fn ten_thousand_schedules_due_at_once_each_fire_once() {
     let memory = MemoryStore::new(MemoryOptions::default());
@@ -203,7 +203,7 @@ async fn ten_thousand_schedules_due_at_once_each_fire_once() {
     let servers = (0..3).map(|_| {
         let node = server(&memory, &Life::of(usize::MAX));
         tokio::spawn(async move {
-            // One that was not first at some of them looks again.
+            // A server that was not first at some of them reads again.
             for _ in 0..3 {
                 node.fire_due().await.unwrap();
             }
@@ -219,7 +219,7 @@ async fn ten_thousand_schedules_due_at_once_each_fire_once() {
     assert_eq!(memory.by_time(nothing).await.unwrap(), []);
 }
 
-/// Whoever changes a schedule while it is fired does not undo the fire, and no fire undoes the change.
+/// A change of a schedule during its fire does not undo the fire, and no fire undoes the change.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_change_and_a_fire_at_once_both_hold() {
     let memory = MemoryStore::new(MemoryOptions::default());

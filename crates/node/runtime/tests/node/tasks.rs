@@ -158,7 +158,7 @@ async fn what_a_worker_offers_can_be_changed_while_it_runs() {
     let worker = system.node.change_worker("w1", change).await.unwrap();
     assert_eq!((worker.descriptor.capacity, worker.descriptor.weight), (9, 1));
 
-    // Nobody has the label, until somebody has it.
+    // At first no worker has the label; then one joins that has it.
     let gpu = BTreeMap::from([("gpu".to_owned(), "yes".to_owned())]);
     let waiting = TaskRequest { labels: gpu.clone(), ..request("noop") };
     let waiting = system.submit(vec![waiting]).await[0];
@@ -185,14 +185,14 @@ async fn many_tasks_are_counted_before_they_are_cancelled() {
     system.close().await;
 }
 
-/// Those that it had cancelled before it was killed were missing from the count.
+/// Tasks that the operation had cancelled before it was killed were missing from the count.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_operation_that_goes_on_counts_what_was_cancelled_before() {
     let namespace = default_namespace();
     for statuses in [vec![], vec![Status::Pending]] {
         let system = System::start(vec![]).await;
         let ids = system.submit((0..20).map(|_| request("unknown")).collect()).await;
-        // These are none of its business.
+        // These do not belong to the operation.
         system.node.cancel(&namespace, ids[0]).await.unwrap();
         system.wait(ids[0]).await;
         let (node, some) = (system.node.clone(), ids[1..8].to_vec());
@@ -216,12 +216,12 @@ async fn an_operation_that_goes_on_counts_what_was_cancelled_before() {
     }
 }
 
-/// Whatever had a cancel posted was counted as done, and nothing could be seen of it before the end.
+/// Every task with a posted cancel counted as done, and the operation showed no progress before its end.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cancel_of_many_counts_what_came_of_it_and_tells_how_far_it_is() {
     let go_on = CancellationToken::new();
     let wait = go_on.clone();
-    // Succeeds, though it was told to stop.
+    // Succeeds, though it was stopped.
     let stubborn = Run(move |_, attempt: Arc<dyn tasklane_ports::Attempt>| {
         let wait = wait.clone();
         async move {
@@ -262,7 +262,7 @@ async fn a_cancel_of_many_counts_what_came_of_it_and_tells_how_far_it_is() {
     system.close().await;
 }
 
-/// Whatever the store answered, the task was counted as failed.
+/// On any error of the store, the task counted as failed.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_operation_tries_again_when_the_store_could_not_be_used() {
     let noop = || -> Arc<dyn tasklane_ports::Executor> { Arc::new(Run(|_, _| async { success() })) };
@@ -284,7 +284,7 @@ async fn an_operation_tries_again_when_the_store_could_not_be_used() {
         (verb == "tasks" && reads == 4).then(|| Fault::Error(StoreError::unavailable("for a moment")))
     });
     let operation = system.node.bulk(&namespace, BulkAction::Retry, filter, false).await.unwrap();
-    // Asked for in this way, because reading it would be counted by the plan.
+    // The follower waits without reads, which the plan would count.
     let mut follow = system.node.follow(operation);
     let status = loop {
         let page = system.node.list(all_operations()).await.unwrap();
@@ -336,7 +336,8 @@ async fn an_operation_waits_for_a_full_queue() {
         queue: Some(name("short")),
         ..TaskFilter::default()
     };
-    // Read are the operation, the first task, which is taken in and fills the queue, and the second, again and again.
+    // Reads: the operation, the first task, which is accepted and fills the queue, and the second,
+    // repeatedly.
     let full = Arc::new(Notify::new());
     let (signal, mut reads) = (Arc::clone(&full), 0);
     system.store.plan(move |verb| {
@@ -380,7 +381,7 @@ async fn old_tasks_lose_their_data_first_and_their_id_later() {
         system.wait(id).await;
     }
     let waiting = system.submit(vec![request("unknown")]).await[0];
-    // The node looks by itself when it starts, and may take some of them.
+    // The node makes a pass by itself when it starts, and may take some of them.
     let (stripped, removed) = system.node.retire_once().await.unwrap();
     assert!(stripped <= 10 && removed == 0, "{stripped}, {removed}");
     while system.node.retire_once().await.unwrap() != (0, 0) {}
@@ -397,7 +398,7 @@ async fn old_tasks_lose_their_data_first_and_their_id_later() {
     system.close().await;
 }
 
-/// A retry was taken in whatever the maximum length of its queue was.
+/// A retry was accepted even above the maximum length of its queue.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_full_queue_refuses_a_retry_too() {
     let system = System::start(vec![("noop", Arc::new(Run(|_, _| async { success() })))]).await;
@@ -470,7 +471,7 @@ async fn a_page_of_output_is_bounded_in_bytes_and_the_next_one_goes_on() {
     system.close().await;
 }
 
-/// Nobody called it: a client that follows events over a change of owner was not told that some may be missing.
+/// No code called it: a client that follows events over a change of owner got no gap.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lane_that_gets_its_owner_puts_a_gap_into_the_events() {
     let system = System::start(vec![]).await;

@@ -1,4 +1,5 @@
-//! Numbers that stay what they are on their way through the system, and expressions that would be too much work.
+//! Numbers that keep their value on their way through the system, and expressions that would be too much
+//! work.
 
 use serde_json::{Value, json};
 use tasklane_core::status::Status;
@@ -14,7 +15,7 @@ use crate::workflows::{echo, node, view};
 const LONG: &str = "123456789012345678901234567890";
 const LONGER: &str = "1234567890123456789012345678901234567890123456789";
 
-/// Runs a workflow that is written as text: a value would not hold its numbers.
+/// Runs a workflow that is written as text: a `Value` would not hold its numbers.
 async fn run(system: &System, json: &str) -> RunView {
     let request = RunRequest::from_json(json.as_bytes()).unwrap();
     let id = system.node.start_run(&default_namespace(), request).await.unwrap().id;
@@ -65,7 +66,7 @@ async fn long_whole_numbers_stay_exact_and_are_refused_where_something_would_com
     let error = error.map(|error| error.message).unwrap_or_default();
     assert!(error.contains("more than 128 bits"), "{error}");
 
-    // An executor that was registered is given what was sent.
+    // A registered executor gets the values that were sent.
     let greet = json!({ "command": ["greet", "{{ payload.id }}"] }).to_string();
     system.node.put_executor(&default_namespace(), &name("greet"), greet.as_bytes(), false).await.unwrap();
     let payload = Payload::Json(format!("{{\"id\":{LONG}}}"));

@@ -1,4 +1,4 @@
-//! Runs of workflows and tasks that become many, over a whole node.
+//! Runs of workflows and maps, over a whole node.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -18,7 +18,7 @@ use crate::support::{Run, System, default_namespace, success};
 /// Payloads that have failed once.
 static FAILED_ONCE: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
-/// Answers its payload; or fails, always or once, or runs until it is stopped, if that is what it says.
+/// Returns its payload; or fails, always or once, or runs until it is stopped, if the payload asks for that.
 pub(crate) fn echo() -> Arc<dyn Executor> {
     Arc::new(Run(|dispatch: Dispatch, attempt: Arc<dyn Attempt>| async move {
         let body = dispatch.body.as_ref().unwrap();
@@ -265,8 +265,8 @@ async fn retried(system: &System, id: TaskId) -> TaskView {
     system.wait(new.id).await
 }
 
-/// What had succeeded below a node that is begun anew was taken over: it had been made of something else, and what came
-/// after it began before the node had ended.
+/// Results below a node that is started again were taken over: they had been made of other inputs, and later
+/// nodes began before the node had ended.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_lies_below_a_node_that_begins_anew_begins_anew() {
     let system = start().await;
@@ -312,7 +312,8 @@ async fn what_lies_below_a_node_that_begins_anew_begins_anew() {
     system.close().await;
 }
 
-/// The page of children of a retried map had only its own: a reduce that was told to look there missed the others.
+/// The page of children of a retried map had only its own: a reduce that read its results there missed the
+/// others.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_children_of_a_retried_map_are_all_that_count() {
     let system = start().await;
@@ -340,7 +341,8 @@ async fn the_children_of_a_retried_map_are_all_that_count() {
     system.close().await;
 }
 
-/// Items were kept twice, so that half as many fitted as the docs say; and a refusal named a field that nobody had sent.
+/// Items were stored twice, so that half as many fitted as the docs state; and a refusal named a field that
+/// no client had sent.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_hundred_thousand_items_are_taken_in() {
     let system = start().await;
@@ -354,7 +356,8 @@ async fn a_hundred_thousand_items_are_taken_in() {
     system.close().await;
 }
 
-/// Names of queues may contain what stood between them and a request id or a key: two were taken for one.
+/// Names of queues may contain the separator between them and a request id or a key: two different pairs were
+/// equal.
 #[tokio::test(flavor = "multi_thread")]
 async fn composites_of_different_queues_do_not_share_request_ids_and_keys() {
     let system = start().await;
@@ -452,7 +455,7 @@ async fn a_retry_of_many_does_only_what_had_not_succeeded() {
         "map": { "items": ["ok", "fail"], "tolerateFailures": 0 } }));
     let mut id = system.submit(vec![task]).await[0];
     assert_eq!(system.wait(id).await.row.state.status, Status::Failed);
-    // What succeeded at first is not done again by whoever takes over from one that took over.
+    // The second takeover keeps the results that succeeded at first.
     for _ in 0..2 {
         let retried = system.node.retry(&default_namespace(), id, None).await.unwrap();
         let Retry::Created(again) = retried else { panic!("{retried:?}") };

@@ -1,13 +1,14 @@
-//! System tasks that drive others: runs of workflows, tasks that become many.
+//! System tasks that drive others: runs of workflows, maps and jobs.
 //!
-//! Such a task is a *composite*, and those that it drives are its *children*. Its executor runs in a server and decides
-//! by what the store has of its children, and by nothing else: a child is found by its name within the composite, and
-//! its id is made of the two, so to submit it again does nothing. When a server dies, the next attempt reads the
-//! children and goes on.
+//! Such a task is a *composite*, and the tasks that it drives are its *children*. Its executor runs in a
+//! server and decides only by its children in the store: a child is found by its name within the composite,
+//! and its id is made of the two, so a second submit of it does nothing. When a server dies, the next attempt
+//! reads the children and goes on.
 //!
-//! A composite is cancelled by a document that its executor looks at: it cancels what is open, waits for that, and only
-//! then is it cancelled itself. So nothing of it runs on behind its back, also if servers die meanwhile. Children are
-//! kept as long as their composite, and go with it.
+//! A document requests the cancel of a composite, and the executor reads it: the executor cancels the open
+//! children, waits for them, and only then the composite itself is cancelled. So no child runs on after its
+//! composite has ended, even if servers die meanwhile. Children are kept as long as their composite, and are
+//! removed with it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -40,25 +41,26 @@ use crate::request::{FieldError, RequestLimits, RetryRequest, SYSTEM_PREFIX, Tas
 use super::reports::Reports;
 use crate::node::{Node, SubmitError};
 
-/// Task type and queue of children that could not become what they should: each fails and says why.
+/// Task type and queue of refused children: each fails and states why the child could not become a task.
 pub(in crate::node) const REFUSED_TYPE: &str = "tasklane.refused";
 
-/// Children read, or submitted, in one go.
+/// Children read, or submitted, together.
 pub(in crate::node) const PAGE: usize = 500;
-/// Tasks that are read at once with their payloads and results.
+/// Tasks that are read together with their payloads and results.
 pub(in crate::node) const LOOK: usize = 100;
-/// An executor that hears nothing looks at the store by itself: first after this time, later after up to that.
+/// Without notifications the executor reads the store by itself: first after this time, later after up to the
+/// second one.
 const LOOK_AGAIN: (Duration, Duration) = (Duration::from_secs(2), Duration::from_mins(1));
 /// Wait after the store has failed.
 pub(in crate::node) const AGAIN_AFTER: Duration = Duration::from_secs(1);
-/// However much there is to hear, a cancel is looked for this often.
+/// The executor looks for a cancel this often, even if notifications keep it busy.
 const CANCEL_EVERY: Duration = Duration::from_millis(200);
-/// A composite that is due later than this is not going to be driven while it is being cancelled.
+/// The driver does not start a composite that is due later than this while it is being cancelled.
 const PUT_OFF: Duration = Duration::from_secs(10);
 /// A composite has no time limit of its own: a hundred years.
 const UNLIMITED: Duration = Duration::from_hours(24 * 365 * 100);
 
-/// When a composite whose attempt has failed is tried again: it is the server's fault, so for long.
+/// The retry policy of a composite: a failed attempt is the server's fault, so it is retried for long.
 const RETRY: RetryRequest = RetryRequest {
     max_retries: Some(1000),
     delay: Some(Duration::from_secs(1)),
@@ -76,7 +78,7 @@ fn cancel_key(id: TaskId) -> DocumentKey {
     DocumentKey { kind: DocumentKind::Cancel, namespace: system_name("tasklane"), id }
 }
 
-/// The request for a composite of this type; the fields are open.
+/// The request for a composite of this type, with open fields.
 pub(in crate::node) fn composite_request(task_type: &str, name: &str, payload: String) -> TaskRequest {
     let mut request = TaskRequest::new(name, system_name(task_type), Payload::Json(payload));
     request.queue = system_name(task_type);
@@ -86,7 +88,7 @@ pub(in crate::node) fn composite_request(task_type: &str, name: &str, payload: S
     request
 }
 
-/// The request for the composite that a task becomes: what is said of the task as a whole is said of it.
+/// The request for the composite that a task becomes: settings of the task as a whole go to the composite.
 pub(in crate::node) fn composite_of(task_type: &str, request: &TaskRequest, payload: String) -> TaskRequest {
     let mut composite = composite_request(task_type, &request.task_name, payload);
     // Queues have their own request ids; composites share one queue. Ids of children are system ids already.
@@ -101,19 +103,20 @@ pub(in crate::node) fn composite_of(task_type: &str, request: &TaskRequest, payl
     composite
 }
 
-/// What a composite holds for a task of a queue: composites of all queues share one. No name of a queue has this
-/// character.
+/// The unique key that a composite holds for a task of a queue: composites of all queues share one queue. No
+/// name of a queue has this character.
 pub(in crate::node) fn unique_in(queue: &Name, unique: &Unique) -> Unique {
     Unique::new(format!("{queue}/{}", unique.key), unique.until)
 }
 
 impl Node {
-    /// The limits of what the server asks of itself: what every store takes.
+    /// The limits of requests that the server makes itself: every store takes them.
     pub(in crate::node) fn system_limits(&self) -> RequestLimits {
         RequestLimits { payload_bytes_max: RequestLimits::PAYLOAD_BYTES_CAP, ..self.0.options.limits }
     }
 
-    /// Whom the queue of a task that becomes a composite tells of its end: the composite waits in another one.
+    /// The webhooks of the queue of a task that becomes a composite, since the composite waits in another
+    /// queue.
     pub(in crate::node) async fn queue_webhooks(
         &self,
         namespace: &Name,
@@ -126,10 +129,10 @@ impl Node {
         Ok(self.known(&queue).await?.policy.webhooks.clone())
     }
 
-    /// Asks for a composite to be cancelled. Durable when it returns.
+    /// Requests the cancel of a composite. Durable when it returns.
     pub(in crate::node) async fn cancel_composite(&self, row: &TaskRow) -> Result<(), StoreError> {
         let content = Some(Content { due: None, value: vec![1] });
-        // Where it is there already, it was asked for before.
+        // If the document exists already, the cancel was requested before.
         self.0.parts.documents.put(&[PutDocument { key: cancel_key(row.id), expected: 0, content }]).await?;
         let event = TaskEvent {
             task: row.id,
@@ -139,11 +142,11 @@ impl Node {
             at: clock::wall(),
             composite: None,
         };
-        // Whoever drives it looks now; should this be lost, it looks a little later.
+        // The driver reads the document now; if this notification is lost, it reads it a little later.
         let notifier = &self.0.parts.notifier;
         let batch = notifier.publish(None, vec![event]);
         let _ = self.0.parts.bus.publish(Address::Events, vec![Message::Changed(batch)]).await;
-        // Nobody drives one that is put off, and it has no children yet.
+        // A delayed composite has no driver, and has no children yet.
         let state = &row.state;
         if state.status == Status::Pending
             && state.attempt == AttemptNo(0)
@@ -174,7 +177,7 @@ impl Node {
         Ok(())
     }
 
-    /// Removes what was left of a cancel, with the task.
+    /// Removes the document of a cancel, with the task.
     pub(in crate::node) async fn forget_cancel(&self, id: TaskId) -> Result<(), StoreError> {
         let key = cancel_key(id);
         let found = self.0.parts.documents.get(std::slice::from_ref(&key)).await?.pop().flatten();
@@ -185,7 +188,7 @@ impl Node {
         Ok(())
     }
 
-    /// Hands all children of a composite to somebody: the newest first, without large payloads.
+    /// Calls a function with all children of a composite: the newest first, without large payloads.
     pub(in crate::node) async fn each_child(
         &self,
         composite: TaskId,
@@ -207,7 +210,7 @@ impl Node {
         }
     }
 
-    /// Tasks with all that is known of them, a few at a time.
+    /// Full views of tasks, a few at a time.
     pub(in crate::node) async fn views(&self, ids: &[TaskId]) -> Result<Vec<Option<TaskView>>, StoreError> {
         let mut views = Vec::with_capacity(ids.len());
         for ids in ids.chunks(LOOK) {
@@ -244,11 +247,11 @@ impl Node {
 /// How a composite ended.
 #[derive(Debug)]
 pub(in crate::node) enum CompositeOutcome {
-    /// As it should, with this to show for itself.
+    /// The composite succeeded, with this result.
     Success(String),
-    /// Not, and why.
+    /// The composite failed, with this error and this result.
     Failed(TaskError, String),
-    /// It was cancelled, and nothing of it runs any more.
+    /// The composite was cancelled, and no child of it runs any more.
     Cancelled,
 }
 
@@ -263,7 +266,7 @@ pub(in crate::node) enum DriveError {
     Stopped,
 }
 
-/// What became of a child that was to begin.
+/// The outcome of starting a child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::node) enum ChildStart {
     /// It exists.
@@ -272,25 +275,26 @@ pub(in crate::node) enum ChildStart {
     QueueFull,
 }
 
-/// A child to be: its name, and its request, or why it cannot be.
+/// A new child: its name, and its request or the reason of its refusal.
 pub(in crate::node) type NewChild = (String, Result<TaskRequest, TaskError>);
 
-/// The first character of the names of tombstones: tasks that hold the id of a child, so that it cannot begin any more.
+/// The first character of the names of tombstones: tasks that hold the id of a child, so that the child
+/// cannot begin any more.
 pub(in crate::node) const TOMBSTONE_PREFIX: char = '~';
 
-/// How a composite is driven: what differs between their kinds.
+/// How a composite is driven: the parts that differ between the kinds.
 #[async_trait]
 pub(in crate::node) trait Drive: Send + Sync {
-    /// Reads what is there already.
+    /// Reads the children that exist.
     async fn resume(&mut self, driver: &Driver) -> Result<(), DriveError>;
 
-    /// Begins some of what can begin. Answers when to go on with that, if there is more.
+    /// Begins some of the children that can begin. Returns when to go on with that, if there are more.
     async fn begin(&mut self, driver: &Driver) -> Result<Option<Duration>, DriveError>;
 
-    /// Children have ended, with all that is known of them.
+    /// Children have ended; gets their full views.
     fn ended(&mut self, children: Vec<TaskView>);
 
-    /// A child is not there any more: somebody removed it.
+    /// A child was removed by another caller.
     fn gone(&mut self, child: TaskId);
 
     /// Children that have not ended, and tombstones.
@@ -302,17 +306,17 @@ pub(in crate::node) trait Drive: Send + Sync {
     /// Nothing begins any more.
     fn halt(&mut self);
 
-    /// Children that were stopped before they began, and that an earlier attempt may have submitted all the same: the
-    /// tasks that they would be.
+    /// Children that were stopped before they began, and that an earlier attempt may have submitted
+    /// nevertheless: the tasks that they would be.
     async fn maybe_submitted(&mut self, driver: &Driver) -> Result<Vec<(String, NewTask)>, DriveError>;
 
-    /// How it ended, if it has: when nothing is open and nothing begins any more.
+    /// The outcome, if the composite has ended: no child is open and none begins any more.
     async fn end(&mut self, driver: &Driver) -> Result<Option<CompositeOutcome>, DriveError>;
 
-    /// How far it is.
+    /// The progress of the composite.
     fn progress(&self) -> Progress;
 
-    /// Its last progress is reported also if it ends before the first report is due.
+    /// Whether the last progress is reported also if the composite ends before its first report is due.
     fn reports_end(&self) -> bool {
         false
     }
@@ -325,16 +329,16 @@ pub(in crate::node) struct Driver {
     pub(in crate::node) namespace: Name,
     pub(in crate::node) id: TaskId,
     pub(in crate::node) created_at: Timestamp,
-    /// When its time is over.
+    /// The end of its time limit.
     pub(in crate::node) deadline: Option<Timestamp>,
     /// Steps of the wall clock before the attempt began.
     shift: Shift,
-    /// Something may still be on its way to the store: of an earlier attempt, or of a call that was not answered.
+    /// A submit may still be on its way to the store: of an earlier attempt, or of a call without an answer.
     late: AtomicBool,
 }
 
 impl Driver {
-    /// Reads when the composite was created.
+    /// A driver, with the time of the composite's creation.
     pub(in crate::node) async fn of(node: Node, dispatch: &Dispatch) -> Result<Self, ExecutorError> {
         let id = dispatch.attempt.task;
         let namespace = dispatch.head.queue.namespace.clone();
@@ -353,12 +357,12 @@ impl Driver {
         })
     }
 
-    /// Drives it to its end, or until the attempt is to end.
+    /// Drives the composite until it ends or its attempt is stopped.
     pub(in crate::node) async fn run(self, mut drive: Box<dyn Drive>, attempt: Arc<dyn Attempt>) -> Finish {
         let driven = tokio::select! {
             ended = self.go_on(&mut *drive, &*attempt) => ended,
             stop = attempt.stopped() => match stop.reason {
-                // It was asked for when nothing was open any more.
+                // The cancel was requested when no child was open any more.
                 StopReason::Cancelled => Ok(CompositeOutcome::Cancelled),
                 StopReason::TimedOut | StopReason::Leaving => Err(DriveError::Stopped),
             },
@@ -381,7 +385,7 @@ impl Driver {
         Finish { ran: Duration::ZERO, ending, result: TaskResult { data, ..TaskResult::default() } }
     }
 
-    /// Drives it; what the store cannot do now is tried again, from the start.
+    /// Drives the composite; after a failure of the store it starts again from the beginning.
     async fn go_on(
         &self,
         drive: &mut dyn Drive,
@@ -390,15 +394,15 @@ impl Driver {
         loop {
             match self.drive(drive, attempt).await {
                 Err(DriveError::Store(error)) if error.is_retryable() => {
-                    tracing::warn!(task = %self.id, %error, "a composite cannot be driven, trying again");
+                    tracing::warn!(task = %self.id, %error, "the driver of the composite failed, retrying");
                     self.late.store(true, Ordering::Relaxed);
                     tokio::time::sleep(AGAIN_AFTER).await;
                 }
                 Ok(CompositeOutcome::Cancelled) => self.cancel_self().await?,
                 Err(trouble) => {
-                    // Nobody is left to drive it: what is open of it is stopped, as far as that is possible.
+                    // The composite has no driver any more: this stops its open children as far as possible.
                     if let Err(error) = self.node.cancel_all(&drive.open()).await {
-                        tracing::error!(task = %self.id, %error, "children of a task that failed cannot be cancelled");
+                        tracing::error!(task = %self.id, %error, "its children were not cancelled");
                     }
                     return Err(trouble);
                 }
@@ -412,17 +416,17 @@ impl Driver {
         drive: &mut dyn Drive,
         attempt: &dyn Attempt,
     ) -> Result<CompositeOutcome, DriveError> {
-        // Listens before it reads, so that what ends between the two is not missed.
+        // Follows before it reads, so that an end between the two is not missed.
         let follow = self.node.follow(self.id);
         follow.follow_children();
         drive.resume(self).await?;
-        // Whoever has submitted them may not have come to cancel them.
+        // The attempt that submitted them may have ended before it cancelled them.
         self.node.cancel_all(&drive.tombstones()).await?;
         let (mut cancelled, mut late) = (false, false);
         let (mut look_again, mut reports) = (LOOK_AGAIN.0, Reports::new(Instant::now()));
         let (mut maybe_cancelled, mut looked_at) = (true, Instant::now());
         loop {
-            // What was late stays so, whatever the clock says afterwards.
+            // Once late, the composite stays late, whatever the clock shows afterwards.
             let is_late = late || self.deadline.is_some_and(|deadline| self.now() >= deadline);
             let look = maybe_cancelled || looked_at.elapsed() >= CANCEL_EVERY;
             let is_cancelled = cancelled || look && self.node.is_cancelled(self.id).await?;
@@ -436,7 +440,7 @@ impl Driver {
             }
             let again = drive.begin(self).await?;
             if let Some(end) = drive.end(self).await? {
-                // Looks once more, should something have become visible at the last moment.
+                // Looks once more, in case a child became visible at the last moment.
                 if self.late.swap(false, Ordering::Relaxed) && self.tombstone_children(drive).await? {
                     drive.resume(self).await?;
                     if cancelled || late {
@@ -447,7 +451,7 @@ impl Driver {
                 if reports.any() || drive.reports_end() {
                     attempt.progress(drive.progress());
                 }
-                // A cancel that was accepted is not passed over because everything has ended meanwhile.
+                // An accepted cancel counts also if everything has ended meanwhile.
                 let cancelled = cancelled || self.node.is_cancelled(self.id).await?;
                 return Ok(match end {
                     _ if cancelled => CompositeOutcome::Cancelled,
@@ -484,7 +488,8 @@ impl Driver {
         }
     }
 
-    /// The wall time, as if the clock had not stepped since the attempt began: a deadline is so long after the start.
+    /// The wall time, as if the clock had not stepped since the attempt began: a deadline is a span after the
+    /// start.
     fn now(&self) -> Timestamp {
         let clock = clock::now();
         clock.wall - (clock.shift - self.shift)
@@ -497,7 +502,7 @@ impl Driver {
         }
     }
 
-    /// Children that have ended: those that were told of, or any if nothing was told.
+    /// Children that have ended: the reported ones, or all of them if there was no report.
     async fn ended_children(
         &self,
         follow: &TaskFollower,
@@ -518,7 +523,7 @@ impl Driver {
         Ok(ended)
     }
 
-    /// Nothing of it is open any more: it is cancelled as any task is. Returns only when that failed.
+    /// No child is open any more: cancels the composite as any task. Returns only when that failed.
     async fn cancel_self(&self) -> Result<(), StoreError> {
         loop {
             self.node.0.parts.store.post(self.id.lane(), &[Command::Cancel { task: self.id }]).await?;
@@ -527,9 +532,10 @@ impl Driver {
         }
     }
 
-    /// Writes tombstones in the place of children that were stopped before they began: what an earlier attempt has
-    /// submitted, and what is still on its way, finds them, and nothing begins behind the back of a composite that has
-    /// ended. A tombstone never runs: it is put off, and cancelled. Answers whether there were any.
+    /// Writes tombstones in the place of children that were stopped before they began. Submits of an earlier
+    /// attempt, and submits still on their way, find the tombstones, so that no child begins after its
+    /// composite has ended. A tombstone never runs: it is delayed, and cancelled. Returns whether there were
+    /// any.
     async fn tombstone_children(&self, drive: &mut dyn Drive) -> Result<bool, DriveError> {
         let maybe_submitted = drive.maybe_submitted(self).await?;
         let mut placed = Vec::new();
@@ -538,7 +544,7 @@ impl Driver {
             (task.unique, task.queue_len_max) = (None, None);
             let body = Arc::make_mut(&mut task.spec.body);
             (body.child_name, body.composite) = (Some(format!("{TOMBSTONE_PREFIX}{name}")), false);
-            // Nobody is told of the end of what never began, nor is it history.
+            // The end of a tombstone is neither announced nor archived.
             body.webhooks.clear();
             body.archived = false;
             placed.push((at, name, task));
@@ -549,7 +555,7 @@ impl Driver {
         Ok(!ids.is_empty())
     }
 
-    /// The tasks that children would be, were they submitted now.
+    /// The tasks that children would be if they were submitted now.
     pub(in crate::node) async fn placed(
         &self,
         children: Vec<NewChild>,
@@ -567,14 +573,14 @@ impl Driver {
             match task {
                 Ok(task) => placed.push((name, task)),
                 Err(ChildRefusal::Store(error)) => return Err(error),
-                // Then it never was a task either.
+                // Then it was never a task either.
                 Err(ChildRefusal::For(_)) => {}
             }
         }
         Ok(placed)
     }
 
-    /// Submits a task as it is. The inner error says why it never can be.
+    /// Submits a task unchanged. The inner error is the reason of a final refusal.
     pub(in crate::node) async fn submit_task(
         &self,
         task: NewTask,
@@ -588,7 +594,7 @@ impl Driver {
         })
     }
 
-    /// Submits another child that does what a child has done. Answers its type too.
+    /// Submits another child that does the work of a child again. Returns its type too.
     pub(in crate::node) async fn submit_again(
         &self,
         name: &str,
@@ -602,13 +608,13 @@ impl Driver {
         Ok(self.submit_task(task).await?.map(|begun| (begun, task_type)))
     }
 
-    /// The task of another child that does what a child has done.
+    /// The task of another child that does the work of a child again.
     pub(in crate::node) async fn again(
         &self,
         name: &str,
         of: TaskId,
     ) -> Result<Result<NewTask, TaskError>, StoreError> {
-        let gone = || TaskError::new("child_failed", format!("task {of} is gone"));
+        let gone = || TaskError::new("child_failed", format!("task {of} was removed"));
         let Some(view) = self.node.views(&[of]).await?.pop().flatten() else { return Ok(Err(gone())) };
         let Some(body) = &view.row.body else { return Ok(Err(gone())) };
         let request_id = Some(self.request_id(name));
@@ -638,7 +644,8 @@ impl Driver {
         self.place_child(name, request).await
     }
 
-    /// Submits children, each with its name. One that is refused fails: there is a task in its place that says why.
+    /// Submits children, each with its name. In the place of a refused child, a task fails and states the
+    /// reason.
     pub(in crate::node) async fn submit(
         &self,
         children: Vec<NewChild>,
@@ -680,7 +687,7 @@ impl Driver {
         Ok(begun)
     }
 
-    /// The request id of a child. Clients cannot use such ones; a long name is told by its hash.
+    /// The request id of a child. Clients cannot use such ids; a long name is replaced by its hash.
     fn request_id(&self, name: &str) -> String {
         if name.len() <= CHILD_NAME_LEN_MAX {
             return child_request_id(self.id, name);
@@ -702,7 +709,7 @@ impl Driver {
         }
     }
 
-    /// What became of each: its id, why it never can be, or nothing if it can be later.
+    /// The outcome of each: its id, the reason of a final refusal, or nothing if a later submit may succeed.
     async fn submit_placed(
         &self,
         placed: Vec<(usize, String, NewTask)>,
@@ -726,7 +733,8 @@ impl Driver {
                         Err(Some(TaskError::new(HELD, message)))
                     }
                     Err(SubmitError::QueueFull { .. }) => Err(None),
-                    // Only a child has this request id: it was submitted before, of what a policy made another task.
+                    // Only a child has this request id: an earlier attempt submitted it, and a changed policy
+                    // made another task of it.
                     Err(SubmitError::RequestIdReused { .. }) => Ok(id),
                     Err(SubmitError::Invalid(error)) => {
                         Err(Some(TaskError::new("invalid", error.to_string()).bounded()))
@@ -754,7 +762,7 @@ enum ChildRefusal {
     Store(StoreError),
 }
 
-/// What a child says that could not become what it should.
+/// The payload of a refused child.
 #[derive(Debug, Serialize, Deserialize)]
 struct Refusal {
     code: String,
@@ -770,7 +778,7 @@ impl Refusal {
     }
 }
 
-/// Fails, as it is told.
+/// Fails with the error of its payload.
 #[derive(Debug)]
 pub(in crate::node) struct RefusedExecutor;
 
@@ -810,16 +818,16 @@ pub(in crate::node) fn child_failed(kind: &str, name: &str, status: Status, why:
 /// The longest chain of composites that take over from each other.
 const CHAIN_MAX: usize = 100;
 
-/// A composite that another takes over from.
+/// A composite that another one takes over from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::node) struct EarlierComposite {
     pub(in crate::node) id: TaskId,
-    /// Children that are not what they were here in the composite that takes over.
+    /// Children whose definition differs in the composite that takes over.
     pub(in crate::node) changed: Vec<String>,
 }
 
 impl Node {
-    /// The composite that another takes over from, the one that this took over from, and so on.
+    /// The composites that a composite took over from: the last one, the one before it, and so on.
     pub(in crate::node) async fn earlier_composites(
         &self,
         earlier: Option<TaskId>,
@@ -828,7 +836,7 @@ impl Node {
         Ok(runs.into_iter().map(|run| run.id).collect())
     }
 
-    /// The same, with what has changed from each to the next.
+    /// The same, with the changes from each to the next.
     pub(in crate::node) async fn earlier_runs(
         &self,
         earlier: Option<TaskId>,
@@ -863,7 +871,7 @@ pub(in crate::node) fn child_request_id(composite: TaskId, name: &str) -> String
     format!("{SYSTEM_PREFIX}part:{composite}:{name}")
 }
 
-/// What is wrong with a stored request that was right when it was taken in.
+/// The error of a stored request that was valid when it was accepted.
 pub(in crate::node) fn unreadable(error: &FieldError) -> DriveError {
     DriveError::Broken(format!("its request cannot be read: {error}"))
 }

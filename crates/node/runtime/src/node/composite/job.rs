@@ -1,11 +1,11 @@
-//! Jobs: tasks whose results are analyzed, and what that adds.
+//! Jobs: tasks whose results are analyzed, and the tasks that the analyses add.
 //!
-//! A task of a type that has an analyzer becomes a job: a composite whose first child is the task itself. When a child
-//! has ended whose type has an analyzer, another child looks at its result; what that names become children too. The
-//! job is over when nothing is open and nothing is left to look at. Analyzers are those that were there when the job
-//! began.
+//! A task of a type that has an analyzer becomes a job: a composite whose first child is the task itself.
+//! When a child has ended whose type has an analyzer, another child analyzes its result; the tasks that the
+//! analysis names become children too. The job ends when no child is open and no result is left to analyze.
+//! It uses the analyzers that were registered when it began.
 //!
-//! What comes next, and how children are named, is decided in `tasklane_workflow`.
+//! `tasklane_workflow` decides the next steps and names the children.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -42,9 +42,9 @@ use crate::node::{Node, SubmitError};
 /// Task type and queue of jobs.
 pub const JOB_TYPE: &str = "tasklane.job";
 
-/// How often a teardown looks at what is being cancelled.
+/// How often a teardown reads the tasks that it cancels.
 const TEARDOWN_LOOK: Duration = Duration::from_millis(50);
-/// Leftovers that are named.
+/// Number of tasks left that are named.
 const LEFT_MAX: usize = 20;
 
 /// A job.
@@ -52,16 +52,16 @@ const LEFT_MAX: usize = 20;
 pub struct JobView {
     /// The task that drives it.
     pub view: TaskView,
-    /// How many of its tasks are where.
+    /// Number of its tasks by status.
     pub counts: JobCounts,
 }
 
-/// What became of a job that was to be removed.
+/// The outcome of removing a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TornDown {
-    /// Tasks that are gone.
+    /// Number of removed tasks.
     pub removed: u64,
-    /// Some of those that are not.
+    /// Some of the tasks that are left.
     pub left: Vec<TaskId>,
 }
 
@@ -69,12 +69,12 @@ pub struct TornDown {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(in crate::node) struct JobSpec {
     pub(in crate::node) root: NewTask,
-    /// By task type, as they were put.
+    /// By task type, as they were registered.
     pub(in crate::node) analyzers: BTreeMap<Name, Box<RawValue>>,
 }
 
 impl JobSpec {
-    /// A job that does the same as another: its root is another task.
+    /// A job that does the work of another again: its root is another task.
     pub(in crate::node) fn again(payload: &str, job: TaskId) -> Option<Self> {
         let mut spec: Self = serde_json::from_str(payload).ok()?;
         let request_id = child_request_id(job, ROOT);
@@ -104,7 +104,7 @@ fn analyzer_key(namespace: &Name, task_type: &Name) -> DocumentKey {
 }
 
 impl Node {
-    /// Says what looks at the results of a task type from now on.
+    /// Registers the analyzer of a task type.
     pub async fn put_analyzer(
         &self,
         namespace: &Name,
@@ -119,7 +119,7 @@ impl Node {
         Ok(put)
     }
 
-    /// What looks at the results of a task type.
+    /// The analyzer of a task type.
     pub async fn analyzer(
         &self,
         namespace: &Name,
@@ -138,7 +138,7 @@ impl Node {
         self.list_named(DocumentKind::Analyzer, namespace, after, limit).await
     }
 
-    /// Removes an analyzer; jobs that have begun keep it. Answers whether there was one.
+    /// Removes an analyzer; jobs that have begun keep it. Returns whether there was one.
     pub async fn delete_analyzer(
         &self,
         namespace: &Name,
@@ -149,7 +149,7 @@ impl Node {
         Ok(deleted)
     }
 
-    /// A job: by its own id, or that of any task that belongs to it. A task that belongs to none is one by itself.
+    /// A job: by its own id, or that of any of its tasks. A task without a job is its own job.
     pub async fn job(&self, namespace: &Name, id: TaskId) -> Result<Option<JobView>, StoreError> {
         let Some(mut view) = self.task(namespace, id).await? else { return Ok(None) };
         while let Some(child) = view.row.state.child_of.clone()
@@ -168,7 +168,7 @@ impl Node {
         Ok(Some(JobView { view, counts }))
     }
 
-    /// Counts what a task became, and what that became.
+    /// Counts the children of a composite, and their children.
     async fn count_children(&self, row: &TaskRow) -> Result<JobCounts, StoreError> {
         let mut counts = JobCounts::default();
         if !row.state.composite {
@@ -186,8 +186,8 @@ impl Node {
         Ok(counts)
     }
 
-    /// Removes a job: cancels what is open, waits for that, and forgets everything that belonged to it. `None` if there is
-    /// no such job.
+    /// Removes a job: cancels its open tasks, waits for them, and removes all of its tasks. `None` if there
+    /// is no such job.
     pub async fn tear_down(
         &self,
         namespace: &Name,
@@ -208,7 +208,7 @@ impl Node {
             .await?;
             return Ok(Some(TornDown { removed: 0, left }));
         }
-        // What a job that broke has left open is stopped, too; while something is open, nothing is removed.
+        // Open tasks of a failed job are stopped too; while a task is open, nothing is removed.
         let until = Instant::now() + at_most;
         loop {
             let left = self.open_children(job).await?;
@@ -237,7 +237,7 @@ impl Node {
         Ok(Some(TornDown { removed, left }))
     }
 
-    /// What is open of a composite, and of what that became.
+    /// The open children of a composite, and theirs.
     async fn open_children(&self, composite: TaskId) -> Result<Vec<TaskId>, StoreError> {
         let (mut open, mut composites) = (Vec::new(), vec![composite]);
         while let Some(composite) = composites.pop() {
@@ -254,7 +254,7 @@ impl Node {
         Ok(open)
     }
 
-    /// The job that a task becomes whose type has an analyzer; the task itself if it has none.
+    /// The job that a task becomes if its type has an analyzer; else the task itself.
     pub(in crate::node) async fn job_of(
         &self,
         namespace: &Name,
@@ -285,7 +285,7 @@ impl Node {
         let (held, queue) = (root.unique.clone(), root.spec.head.queue.queue.clone());
         let analyzers = self.analyzers_now(namespace).await?;
         let payload = JobSpec { root, analyzers }.payload()?;
-        // Of two requests with one unique key, the second is answered with the job of the first.
+        // The second of two requests with one unique key gets the job of the first.
         job.unique = held.map(|unique| unique_in(&queue, &unique));
         Arc::make_mut(&mut job.spec.body).payload = payload;
         Ok(job)
@@ -305,7 +305,7 @@ impl Node {
     }
 }
 
-/// What is known of a child.
+/// A child as the job sees it.
 #[derive(Clone, Debug)]
 struct Member {
     id: TaskId,
@@ -313,7 +313,7 @@ struct Member {
     task_type: Name,
 }
 
-/// How many tasks of a job are where. Those that analyze are not counted.
+/// Number of tasks of a job by status. Analyses are not counted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct JobCounts {
@@ -321,14 +321,14 @@ pub struct JobCounts {
     pub total: usize,
     /// By status.
     pub by_status: BTreeMap<String, usize>,
-    /// Those that have not ended.
+    /// Tasks that have not ended.
     pub open: usize,
-    /// Those that have ended, and whose results nobody has looked at yet.
+    /// Tasks that have ended and whose results are not analyzed yet.
     pub unanalyzed: usize,
 }
 
 impl JobCounts {
-    /// How many of them have ended and are analyzed, 0 to 100.
+    /// Share of tasks that have ended and are analyzed, 0 to 100.
     pub fn percent(&self) -> usize {
         100 * self.total.saturating_sub(self.open + self.unanalyzed) / self.total.max(1)
     }
@@ -340,26 +340,26 @@ impl JobCounts {
     }
 }
 
-/// A child to be.
+/// A new child.
 #[derive(Debug)]
 enum NextChild {
     New(Box<Result<TaskRequest, TaskError>>),
-    /// The same as this task once more.
+    /// The work of this task once more.
     Again(TaskId),
 }
 
-/// A job, as the store has it.
+/// A job as it is in the store.
 #[derive(Debug)]
 struct JobNow {
     root: NewTask,
     analyzers: BTreeMap<Name, Analyzer>,
     job: Job<Member, NextChild>,
-    /// By id, those that have not ended.
+    /// Tasks that have not ended, by id.
     open: HashMap<TaskId, String>,
     /// Tombstones that have not ended.
     tombstones: HashSet<TaskId>,
     failure: Option<TaskError>,
-    /// Children that are none, because another task holds their unique key.
+    /// Children without a task, because another task holds their unique key.
     held: HashSet<String>,
 }
 
@@ -398,7 +398,7 @@ impl JobNow {
             if task_type.as_str() == REFUSED_TYPE && code_of(&row) == Some(HELD) {
                 self.held.insert(name.to_owned());
             }
-            // The oldest one of a name counts, which comes last.
+            // The oldest child of a name counts, which comes last.
             found.insert(name.to_owned(), Member { id: row.id, status, task_type });
         })
         .await?;
@@ -417,7 +417,7 @@ impl JobNow {
         Ok(())
     }
 
-    /// Whether a child has ended so that there is something to look at.
+    /// Whether a child has ended with a result to analyze.
     fn is_analyzed(&self, name: &str, member: &Member) -> bool {
         !is_analysis(name)
             && matches!(member.status, Status::Success | Status::Failed)
@@ -452,7 +452,7 @@ impl JobNow {
         self.note_failure(TaskError::new("job_limit", limit.to_string()));
     }
 
-    /// Looks at children that have ended: what they lead to becomes ready.
+    /// Reads children that have ended: the next steps become ready.
     async fn look(&mut self, node: &Node) -> Result<(), StoreError> {
         loop {
             let names = self.job.take_ended(LOOK);
@@ -461,7 +461,7 @@ impl JobNow {
             }
             let ids = names.iter().filter_map(|name| self.job.member(name)).map(|member| member.id);
             let ids: Vec<TaskId> = ids.collect();
-            // Should the store fail here, everything is read anew.
+            // If the store fails here, the job reads everything again.
             for (name, view) in names.into_iter().zip(node.views(&ids).await?) {
                 let Some(view) = view else { continue };
                 if is_analysis(&name) { self.on_analysis(&name, &view) } else { self.on_end(&name, &view) }
@@ -473,7 +473,7 @@ impl JobNow {
     fn on_end(&mut self, name: &str, view: &TaskView) {
         let Some(member) = self.job.member(name).cloned() else { return };
         if member.task_type.as_str() == REFUSED_TYPE && code_of(&view.row) == Some(HELD) {
-            // Somebody else does it, or has done it.
+            // Another task does the work, or has done it.
             self.held.insert(name.to_owned());
             return;
         }
@@ -491,7 +491,7 @@ impl JobNow {
         });
     }
 
-    /// A result was looked at.
+    /// An analysis has ended.
     fn on_analysis(&mut self, name: &str, view: &TaskView) {
         let of = analyzed_by(name).to_owned();
         let status = view.row.state.status;
@@ -560,7 +560,7 @@ fn code_of(row: &TaskRow) -> Option<&str> {
     row.state.error.as_ref().map(|error| error.code.as_str())
 }
 
-/// What an analysis is given.
+/// The input of an analysis.
 fn given(name: &str, view: &TaskView) -> Value {
     let row = &view.row;
     let body = row.body.as_deref();
@@ -596,7 +596,7 @@ pub(in crate::node) struct JobExecutor {
 }
 
 impl JobExecutor {
-    /// Over the node that also takes the tasks in.
+    /// Over the node that also accepts the tasks.
     pub(in crate::node) fn new(node: Node) -> Self {
         Self { node }
     }
@@ -656,7 +656,7 @@ impl Drive for JobNow {
             let task_type = self.root.spec.head.task_type.clone();
             self.open.insert(id, ROOT.to_owned());
             self.job.found(ROOT.to_owned(), Member { id, status: Status::Pending, task_type });
-            // It exists, whoever submitted it: so a cancel finds it.
+            // The child exists, even if an earlier attempt submitted it: so a cancel finds it.
             if self.job.is_halted() {
                 driver.node.cancel_all(&[id]).await?;
             }
@@ -711,7 +711,7 @@ impl Drive for JobNow {
         self.tombstones.remove(&child);
         if let Some(name) = self.open.remove(&child) {
             self.job.gone(&name);
-            self.note_failure(TaskError::new("child_failed", format!("task {child} is gone")));
+            self.note_failure(TaskError::new("child_failed", format!("task {child} was removed")));
         }
     }
 
@@ -728,7 +728,7 @@ impl Drive for JobNow {
     }
 
     async fn maybe_submitted(&mut self, driver: &Driver) -> Result<Vec<(String, NewTask)>, DriveError> {
-        // Only where it was halted is something left that could have begun.
+        // Only a halted job has children left that could have begun.
         let (mut fresh, mut placed) = (Vec::new(), Vec::new());
         for (name, next) in self.job.take_maybe_submitted() {
             match next {

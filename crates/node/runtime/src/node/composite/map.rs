@@ -1,4 +1,4 @@
-//! Tasks that become many: a child for each item, for each shard, or on each worker; and a last one that is given their
+//! Map tasks: a child for each item, for each shard, or on each worker; and a last child that gets their
 //! results.
 
 use std::collections::{HashMap, HashSet};
@@ -30,35 +30,36 @@ use super::driver::{
 };
 use crate::node::{Node, SubmitError};
 
-/// Task type and queue of tasks that become many.
+/// Task type and queue of map tasks.
 pub const MAP_TYPE: &str = "tasklane.map";
 
-/// The name of the child that is given the results of the others.
+/// The name of the child that gets the results of the others.
 pub(in crate::node) const REDUCE: &str = "reduce";
-/// Results that are handed on within a payload.
+/// Most bytes of results within a payload.
 const INLINE_BYTES_MAX: usize = 256 << 10;
-/// Results that are kept with the composite itself.
+/// Most bytes of results that are kept with the composite itself.
 const RESULT_BYTES_MAX: usize = 64 << 10;
-/// How long a child waits for its worker, unless something else is asked for.
+/// How long a child waits for its worker by default.
 const WORKER_WAIT: Duration = Duration::from_mins(1);
 
-/// The payload of a task that becomes many.
+/// The payload of a map task.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct MapSpec {
     /// The request, as it was sent.
     task: Box<RawValue>,
-    /// What its children are for.
+    /// The items of its children.
     each: MapItems,
     /// Metadata of all children.
     metadata: std::collections::BTreeMap<String, String>,
-    /// Names, labels, hash keys and metadata of children hold expressions too. Not so in what earlier versions stored.
+    /// Whether names, labels, hash keys and metadata of children hold expressions too. False for maps that
+    /// earlier versions stored.
     #[serde(default)]
     texts: bool,
-    /// What expressions are worked out of, besides the item.
+    /// The values for expressions, besides the item.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     context: Option<Value>,
-    /// Children that succeeded there are not done again.
+    /// A map that this one takes over from: children that succeeded there are not repeated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     takes_over: Option<TaskId>,
 }
@@ -80,7 +81,7 @@ impl MapItems {
         }
     }
 
-    /// What the child is for, as JSON.
+    /// The item of the child, as JSON.
     fn item(&self, index: usize) -> String {
         match self {
             Self::Items(items) => items[index].get().to_owned(),
@@ -91,7 +92,7 @@ impl MapItems {
 }
 
 impl Node {
-    /// The composite that a request becomes which is to become many.
+    /// The composite that a request for a map becomes.
     pub(in crate::node) async fn map_composite(
         &self,
         namespace: &Name,
@@ -105,7 +106,7 @@ impl Node {
         }
         let context = context_of(source.context.as_ref());
         let unfit = |rule: String| FieldError::invalid("map", rule);
-        // Its children are made later: what is wrong with all of them is better told now.
+        // Its children are made later: a fault that all of them share is better reported now.
         self.check_children(namespace, &map).await?;
         let each = match source.over {
             MapOver::Items(items) => items_of(&items)?,
@@ -153,7 +154,7 @@ impl Node {
         Ok(TaskRequest { identity, ..composite_of(MAP_TYPE, &request, payload) })
     }
 
-    /// Whether what a task becomes could be taken in now.
+    /// Whether the children of a map could be accepted now.
     async fn check_children(&self, namespace: &Name, map: &MapRequest) -> Result<(), SubmitError> {
         self.check_task(namespace, &map.task).await?;
         if let Some(reduce) = &map.reduce {
@@ -165,8 +166,8 @@ impl Node {
         Ok(())
     }
 
-    /// Whether such a task could be taken in now: the best guess at whether it can be later. What its expressions give is
-    /// not known yet.
+    /// Whether such a task could be accepted now: the best guess at whether it can be later. The values of
+    /// its expressions are not known yet.
     pub(in crate::node) async fn check_task(
         &self,
         namespace: &Name,
@@ -200,7 +201,7 @@ fn raw(json: &str) -> Result<Box<RawValue>, FieldError> {
     RawValue::from_string(json.to_owned()).map_err(|error| FieldError::invalid("map", error.to_string()))
 }
 
-/// A request without the items, which are kept apart from it. All else stays as it was written.
+/// A request without the items, which are kept apart from it. The rest stays as it was written.
 fn without_items(json: &str) -> Result<Box<RawValue>, FieldError> {
     type Fields = std::collections::BTreeMap<String, Box<RawValue>>;
     let wrong = |error: serde_json::Error| FieldError::invalid("map", error.to_string());
@@ -219,14 +220,14 @@ fn items_of(items: &[String]) -> Result<MapItems, FieldError> {
     Ok(MapItems::Items(items.iter().map(|item| raw(item)).collect::<Result<_, _>>()?))
 }
 
-/// Drives tasks that become many, in a server.
+/// Drives map tasks, in a server.
 #[derive(Debug)]
 pub(in crate::node) struct MapExecutor {
     node: Node,
 }
 
 impl MapExecutor {
-    /// Over the node that also takes the tasks in.
+    /// Over the node that also accepts the tasks.
     pub(in crate::node) fn new(node: Node) -> Self {
         Self { node }
     }
@@ -263,7 +264,7 @@ impl Execution for MapExecution {
         let drive = MapDrive {
             request: MapRequest::from_json(spec.task.get()),
             context: context_of(spec.context.as_ref()),
-            // What it is made of is known when the request has been read.
+            // `resume` reads the request and replaces these.
             children: Children::new(MapTask::new(0, 0, 0, false, Invariants::ALL_ON)),
             reduce: ReduceState::None,
             failure: None,
@@ -286,11 +287,11 @@ fn context_of(stored: Option<&Value>) -> Context {
 /// The tasks of the children.
 #[derive(Debug)]
 struct Children {
-    /// Which may begin, and when it is over.
+    /// Decides which children may begin, and when the map ends.
     machine: MapTask,
-    /// By index, those that exist.
+    /// By index, the children that exist.
     ids: Vec<Option<TaskId>>,
-    /// Those that succeeded.
+    /// Children that succeeded.
     succeeded: Vec<bool>,
     open: HashMap<TaskId, usize>,
     /// Tombstones that have not ended.
@@ -318,12 +319,12 @@ impl Children {
     }
 }
 
-/// Where the last child stands.
+/// The state of the last child.
 #[derive(Debug)]
 enum ReduceState {
     None,
     Open(TaskId),
-    /// What it answered.
+    /// Its result.
     Done(Value),
     Failed(TaskError),
 }
@@ -342,7 +343,7 @@ struct MapDrive {
     context: Context,
     children: Children,
     reduce: ReduceState,
-    /// What the first failure said.
+    /// The error of the first failure.
     failure: Option<TaskError>,
 }
 
@@ -358,7 +359,7 @@ impl MapDrive {
         }
     }
 
-    /// Nothing has begun.
+    /// A machine before the first start.
     fn machine(&self) -> MapTask {
         let (map, total) = (self.request(), self.spec.each.len());
         let failures_max = map.tolerate.failures_max(total);
@@ -381,7 +382,7 @@ impl MapDrive {
         if self.spec.texts {
             render_texts(&mut request, &context).map_err(wrong)?;
         }
-        // The composite holds it.
+        // The composite holds the unique key.
         request.unique = None;
         if let MapItems::Workers(names) = &self.spec.each {
             request.labels.insert(WorkerDescriptor::NAME_LABEL.to_owned(), names[index].to_string());
@@ -390,7 +391,8 @@ impl MapDrive {
         Ok(request)
     }
 
-    /// What the children answered, in their order and with `null` for those that did not; `None` if that is too much.
+    /// The results of the children, in their order and with `null` for children without one; `None` if they
+    /// are too large.
     async fn results(&self, node: &Node, bytes_max: usize) -> Result<Option<Value>, StoreError> {
         let Children { ids, succeeded, .. } = &self.children;
         let mut results = vec![Value::Null; ids.len()];
@@ -419,7 +421,7 @@ impl MapDrive {
         counts.into_iter().map(|(name, count)| (name.to_owned(), json!(count))).collect()
     }
 
-    /// The request of the last child: it is given the results, or told where to get them.
+    /// The request of the last child: it gets the results, or the address of the results.
     async fn reduce_request(
         &self,
         driver: &Driver,
@@ -492,7 +494,7 @@ impl Drive for MapDrive {
         driver
             .node
             .each_child(driver.id, |name, row| match name.parse::<usize>() {
-                // The oldest one counts, which comes last.
+                // The oldest child counts, which comes last.
                 Ok(index) if index < total => {
                     found[index] = Some((row.id, row.state.status));
                     if row.state.status.is_final() && row.state.status != Status::Success {
@@ -578,7 +580,7 @@ impl Drive for MapDrive {
     }
 
     fn gone(&mut self, child: TaskId) {
-        let error = || TaskError::new("child_failed", format!("task {child} is gone"));
+        let error = || TaskError::new("child_failed", format!("task {child} was removed"));
         if let Some(index) = self.children.open.remove(&child) {
             self.children.ended(index, child, Status::Failed);
             self.failure.get_or_insert_with(error);

@@ -1,4 +1,4 @@
-//! System tasks that drive others: one driver, and what differs between runs, maps and jobs.
+//! System tasks that drive others: one driver, and the parts that differ between runs, maps and jobs.
 
 pub(super) mod driver;
 pub(super) mod job;

@@ -48,7 +48,7 @@ impl Reports {
 mod tests {
     use super::*;
 
-    /// It waited for the next look at the store, which may be a minute away.
+    /// The report waited for the next read of the store, which may be a minute away.
     #[test]
     fn the_end_of_a_child_is_reported_within_a_second() {
         let begin = Instant::now();

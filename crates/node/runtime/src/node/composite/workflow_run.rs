@@ -1,4 +1,4 @@
-//! Driving a run of a workflow: what of it is decided is told in `tasklane_workflow`.
+//! Driving a run of a workflow; `tasklane_workflow` describes its decisions.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ pub(in crate::node) struct RunSpec {
     /// The workflow that it names.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(in crate::node) workflow: Option<Box<RawValue>>,
-    /// What succeeded in this run is not done again.
+    /// A run that this one takes over from: nodes that succeeded there are not repeated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(in crate::node) takes_over: Option<TaskId>,
     /// Nodes whose definition differs from that of the run before, or that wait for such a node: they run again.
@@ -54,12 +54,12 @@ impl RunSpec {
         Workflow::from_stored(self.definition())
     }
 
-    /// The definition that the run goes by.
+    /// The definition that the run uses.
     pub(in crate::node) fn definition(&self) -> &str {
         self.workflow.as_ref().unwrap_or(&self.run).get()
     }
 
-    /// Lets the run go by another definition. It keeps its name if the definition has none.
+    /// Gives the run another definition. It keeps its name if the definition has none.
     pub(in crate::node) fn redefine(&mut self, json: &str) -> Result<(), FieldError> {
         type Fields = std::collections::BTreeMap<String, Box<RawValue>>;
         let wrong = |error: serde_json::Error| FieldError::invalid("definition", error.to_string());
@@ -78,7 +78,7 @@ impl RunSpec {
         Ok(())
     }
 
-    /// What the run was given, as JSON.
+    /// The input of the run, as JSON.
     pub(in crate::node) fn input(&self) -> String {
         #[derive(Deserialize)]
         struct Input {
@@ -89,24 +89,24 @@ impl RunSpec {
     }
 }
 
-/// A run, as the store has it.
+/// A run as it is in the store.
 #[derive(Debug)]
 pub(in crate::node) struct RunNow {
     pub(in crate::node) workflow: Workflow,
-    /// What the run is called: after its workflow, where it was asked for by that name.
+    /// The display name of the run: that of its workflow, where the request names one.
     pub(in crate::node) name: String,
     pub(in crate::node) run: Run,
     /// The task of each node, in this run.
     tasks: Vec<Option<TaskId>>,
-    /// What succeeded in an earlier run, by node.
+    /// Tasks that succeeded in an earlier run, by node.
     earlier: Vec<Option<TaskRow>>,
     input: Operand,
     takes_over: Option<TaskId>,
-    /// Nodes that are not what they were in the run before.
+    /// Nodes whose definition differs from the run before.
     changed: Vec<String>,
-    /// Tasks that have not ended, by id: of a node, or of none if they are tombstones.
+    /// Tasks that have not ended, by id: of a node, or `None` for tombstones.
     open: HashMap<TaskId, Option<usize>>,
-    /// What the first failure said.
+    /// The node, status and message of the first failure.
     failure: Option<(usize, Status, String)>,
 }
 
@@ -141,12 +141,12 @@ impl RunNow {
         self.taken_over(node).map(|row| row.id).or(self.tasks[node])
     }
 
-    /// What a node was taken over from.
+    /// The task that a node was taken over from.
     pub(in crate::node) fn taken_over(&self, node: usize) -> Option<&TaskRow> {
         self.earlier[node].as_ref().filter(|_| self.run.is_taken_over(node))
     }
 
-    /// Reads the tasks that there are, and answers them by node.
+    /// Reads the tasks of the run, and returns them by node.
     pub(in crate::node) async fn read(
         &mut self,
         node: &Node,
@@ -158,7 +158,7 @@ impl RunNow {
         let mut rows: Vec<Option<TaskRow>> = vec![None; graph.len()];
         let open = &mut self.open;
         node.each_child(id, |name, row| {
-            // The oldest one counts, which comes last.
+            // The oldest task counts, which comes last.
             if let Some(node) = graph.find(name) {
                 rows[node] = Some(row);
             } else if !row.state.status.is_final() {
@@ -184,8 +184,9 @@ impl RunNow {
         Ok(rows)
     }
 
-    /// Reads what succeeded in the runs that this one takes over from, the last of them first. What succeeded before is not
-    /// worth anything where a later run has begun the node anew, or anything that it waits for.
+    /// Reads the tasks that succeeded in the runs that this one takes over from, the last of them first. An
+    /// earlier success does not count where a later run has started the node again, or a node that it waits
+    /// for.
     async fn read_earlier(&mut self, node: &Node) -> Result<(), StoreError> {
         let graph = Arc::clone(&self.workflow.graph);
         let mut renewed = vec![false; graph.len()];
@@ -221,7 +222,7 @@ impl RunNow {
         self.run.ended(node, end);
     }
 
-    /// What expressions of some nodes are worked out of.
+    /// The values for expressions of some nodes.
     pub(in crate::node) async fn known(
         &self,
         node: &Node,
@@ -256,7 +257,7 @@ impl RunNow {
         context
     }
 
-    /// Whether a node that may begin wants to.
+    /// Whether the condition of a node that may begin holds.
     pub(in crate::node) fn wants(&self, known: &NodeResults, node: usize) -> Result<bool, TaskError> {
         match &self.workflow.nodes[node].when {
             None => Ok(true),
@@ -270,7 +271,7 @@ impl RunNow {
     }
 }
 
-/// Marks nodes as begun anew, and everything that waits for them.
+/// Marks nodes that were started again, and all nodes that wait for them.
 fn renew(graph: &Graph, mut nodes: Vec<usize>, renewed: &mut [bool]) {
     while let Some(node) = nodes.pop() {
         if !std::mem::replace(&mut renewed[node], true) {
@@ -294,7 +295,7 @@ fn skipped() -> Value {
     json!({ "status": "SKIPPED" })
 }
 
-/// A task, as expressions see it. What it does not have is not there.
+/// A task, as expressions see it. Absent values are left out.
 fn outcome(view: &TaskView) -> Value {
     let state = &view.row.state;
     let mut outcome = json!({ "status": state.status.as_str(), "taskId": view.row.id.to_string() });
@@ -317,7 +318,7 @@ pub(in crate::node) struct WorkflowExecutor {
 }
 
 impl WorkflowExecutor {
-    /// Over the node that also takes the runs in.
+    /// Over the node that also accepts the runs.
     pub(in crate::node) fn new(node: Node) -> Self {
         Self { node }
     }
@@ -359,7 +360,7 @@ impl Execution for RunExecution {
     }
 }
 
-/// A run that is driven; or why it cannot be.
+/// A run that is driven, or the reason why it cannot be.
 struct RunDrive {
     now: Result<RunNow, DriveError>,
 }
@@ -435,7 +436,7 @@ impl Drive for RunDrive {
     fn gone(&mut self, child: TaskId) {
         let now = self.now_mut();
         if let Some(Some(node)) = now.open.remove(&child) {
-            now.failure.get_or_insert_with(|| (node, Status::Failed, "its task is gone".to_owned()));
+            now.failure.get_or_insert_with(|| (node, Status::Failed, "its task was removed".to_owned()));
             now.run.ended(node, NodeEnd::Failed);
         }
     }
@@ -499,7 +500,7 @@ impl Drive for RunDrive {
     }
 }
 
-/// Where a node stands, in the words of the API.
+/// The state of a node, in the words of the API.
 pub(in crate::node) fn state_name(state: NodeState, row: Option<&TaskRow>) -> &'static str {
     match (state, row) {
         (_, Some(row)) => row.state.status.as_str(),

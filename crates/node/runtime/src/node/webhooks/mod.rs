@@ -1,7 +1,7 @@
-//! Webhooks: those who asked for it are told over HTTP, as [Standard Webhooks](https://www.standardwebhooks.com) says.
+//! Webhooks: notifies URLs over HTTP, in the form of [Standard Webhooks](https://www.standardwebhooks.com).
 //!
-//! A delivery is a system task. So it is durable, is tried again with growing waits, and can be listed,
-//! cancelled and repeated as any other. What is told of a task is read when it is sent: the task is final by then.
+//! A delivery is a system task. So it is durable, is retried with growing waits, and can be listed, cancelled
+//! and repeated as any other. Its content is read when it is sent: the task is final by then.
 
 mod secrets;
 mod sending;
@@ -32,12 +32,13 @@ use super::{Node, SubmitError};
 /// Task type and queue of deliveries.
 pub const WEBHOOK_TYPE: &str = "tasklane.webhook";
 
-/// Deliveries of a namespace to one host that are under way at once: one that hangs must not hold up the others.
+/// Deliveries of a namespace to one host that are under way together: a host that hangs must not hold up the
+/// others.
 const AT_ONCE: u32 = 8;
-/// How long an answer is waited for.
+/// How long a delivery waits for an answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(15);
 
-/// When a delivery is tried again: for about two days.
+/// The retry policy of a delivery: for about two days.
 const RETRY: RetryRequest = RetryRequest {
     max_retries: Some(20),
     delay: Some(Duration::from_secs(5)),
@@ -50,36 +51,36 @@ const RETRY: RetryRequest = RetryRequest {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Delivery {
-    /// Names what is told: the same however often it is sent.
+    /// The id of the message: the same at every retry.
     id: String,
-    /// Who is told.
+    /// The receiver.
     url: String,
-    /// What has happened.
+    /// The event.
     event: String,
-    /// When.
+    /// The time of the event.
     at: Timestamp,
-    /// The task that it is about …
+    /// The task of the event …
     #[serde(default, skip_serializing_if = "Option::is_none")]
     task: Option<TaskId>,
-    /// … or all that there is to say.
+    /// … or the whole content.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     data: Option<Value>,
 }
 
-/// A delivery, as it is listed.
+/// A delivery, as the API lists it.
 #[derive(Clone, Debug)]
 pub struct DeliveryView {
-    /// Names what is told.
+    /// The id of the message.
     pub message_id: String,
-    /// Who is told.
+    /// The receiver.
     pub url: String,
-    /// What has happened.
+    /// The event.
     pub event: String,
-    /// The task that it is about.
+    /// The task of the event.
     pub task: Option<TaskId>,
-    /// The schedule that it is about.
+    /// The schedule of the event.
     pub schedule: Option<String>,
-    /// The task that delivers it.
+    /// The task that sends it.
     pub row: TaskRow,
 }
 
@@ -87,7 +88,7 @@ fn system_name() -> Name {
     Name::new(WEBHOOK_TYPE).expect("a valid name")
 }
 
-/// What happened to a task, if it is news.
+/// The event of a task's status, if the webhook asks for it.
 fn event_of(webhook: &Webhook, status: Status) -> Option<&'static str> {
     let wants = |occasion| webhook.on.contains(&occasion);
     match status {
@@ -111,7 +112,7 @@ fn event_of_alert(kind: AlertKind) -> &'static str {
 }
 
 impl Node {
-    /// What is to be told of a task that has ended.
+    /// The deliveries for a task that has ended.
     pub(super) async fn deliveries_of(
         &self,
         row: &TaskRow,
@@ -135,7 +136,7 @@ impl Node {
         Ok(deliveries)
     }
 
-    /// What is to be told of a schedule.
+    /// The deliveries for the alerts of a schedule.
     pub(super) async fn deliveries_of_alerts(
         &self,
         key: &DocumentKey,
@@ -145,7 +146,7 @@ impl Node {
         for Alert { number, at, what, nominal, failures, reason } in &schedule.state.alerts {
             let webhooks = schedule.rule.webhooks.iter().enumerate();
             for (n, webhook) in webhooks.filter(|(_, webhook)| webhook.on.contains(&what.occasion())) {
-                // A schedule that is put again after it was deleted counts from the start.
+                // The creation time makes a schedule that was deleted and put again count as a new one.
                 let since = schedule.state.created_at.as_micros();
                 let id = format!("{}:{since}:{number}:{n}", key.id);
                 let data = json!({
@@ -169,7 +170,7 @@ impl Node {
         Ok(deliveries)
     }
 
-    /// The task that delivers something; `None` if there can be none.
+    /// The task of a delivery; `None` if there can be none.
     async fn delivery(
         &self,
         namespace: &Name,
@@ -187,20 +188,20 @@ impl Node {
         }
     }
 
-    /// Hands deliveries on. Durable when it returns.
+    /// Submits deliveries. Durable when it returns.
     pub(super) async fn deliver(&self, deliveries: Vec<NewTask>) -> Result<(), StoreError> {
         let mut lanes: BTreeMap<LaneId, Vec<NewTask>> = BTreeMap::new();
         for task in deliveries {
             lanes.entry(task.id.lane()).or_default().push(task);
         }
         for (lane, tasks) in lanes {
-            // Each is there now, or was before: nothing limits this queue, and its request ids are system ids.
+            // Each exists now, or did before: nothing limits this queue, and its request ids are system ids.
             self.outcomes(lane, &tasks).await?;
         }
         Ok(())
     }
 
-    /// Sends something to an address, to see whether it arrives. Answers the delivery.
+    /// Sends a test message to an address. Returns the delivery.
     pub async fn test_webhook(&self, namespace: &Name, url: &str) -> Result<TaskId, SubmitError> {
         check_url("url", url)?;
         let delivery = Delivery {
@@ -236,7 +237,8 @@ impl Node {
     }
 }
 
-/// Names a message, for receivers that want each once. The signature is made of it and what follows, with dots between.
+/// The id of a message, so that receivers can drop repeats. The signature covers id, time and body, with dots
+/// between.
 fn message_id(key: &str) -> String {
     format!("evt_{:032x}", xxh3_128(key.as_bytes()))
 }
@@ -270,7 +272,7 @@ fn delivery_of(body: &TaskBody) -> Result<Delivery, serde_json::Error> {
     serde_json::from_str(body.payload.as_str())
 }
 
-/// A time as the API writes it.
+/// A time in the form of the API.
 fn written(at: Timestamp) -> String {
     jiff::Timestamp::from_microsecond(at.as_micros()).map_or_else(|_| String::new(), |at| format!("{at:.6}"))
 }

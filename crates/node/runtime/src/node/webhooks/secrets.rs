@@ -1,4 +1,4 @@
-//! What deliveries are signed with.
+//! The secrets that sign deliveries.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -17,26 +17,26 @@ use crate::request::{check_url, same_url};
 
 use super::super::{NamedDocumentError, Node};
 
-/// How long what is sent is also signed with the secrets before.
+/// How long the previous secrets also sign.
 const BOTH_SIGN_FOR: Duration = Duration::from_hours(24);
-/// So many of them at most.
+/// Most previous secrets.
 const PREVIOUS_MAX: usize = 5;
-/// How often a change is tried that somebody else's gets in the way of.
+/// How often a change is tried when other changes come first.
 const TRIES: usize = 10;
 
-/// What deliveries of a namespace are signed with.
+/// The secrets that sign deliveries of a namespace.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Secrets {
-    /// In use.
+    /// The current secret.
     pub current: String,
-    /// Also in use, each until its time: the latest first.
+    /// Previous secrets, each until its time: the latest first.
     pub previous: Vec<(String, Timestamp)>,
 }
 
-/// What a secret begins with, as receivers' libraries expect it.
+/// The prefix of a secret, as receivers' libraries expect it.
 const SECRET_PREFIX: &str = "whsec_";
 
-/// What the documents of endpoints begin with. Servers of earlier versions pass over them.
+/// The prefix of the documents of endpoints. Servers of earlier versions pass over them.
 const ENDPOINT_PREFIX: &str = "webhooks:";
 
 fn secret_key(namespace: &Name) -> DocumentKey {
@@ -44,7 +44,7 @@ fn secret_key(namespace: &Name) -> DocumentKey {
     DocumentKey { kind: DocumentKind::Secret, namespace: namespace.clone(), id }
 }
 
-/// The secret of one endpoint: the same however its address is written.
+/// The key of one endpoint's secret: the same for every spelling of its address.
 fn endpoint_key(namespace: &Name, url: &str) -> DocumentKey {
     let id = Name::new(&format!("{ENDPOINT_PREFIX}{:032x}", xxh3_128(same_url(url).as_bytes())));
     DocumentKey { kind: DocumentKind::Secret, namespace: namespace.clone(), id: id.expect("a valid name") }
@@ -55,7 +55,7 @@ fn endpoint_key(namespace: &Name, url: &str) -> DocumentKey {
 pub struct Endpoint {
     /// Its address.
     pub url: String,
-    /// Until then deliveries are also signed with the secret before, if there was one.
+    /// Until then the previous secret signs too, if there was one.
     pub previous_until: Option<Timestamp>,
 }
 
@@ -79,7 +79,7 @@ impl Secrets {
         Self { current: format!("{SECRET_PREFIX}{}", BASE64.encode(bytes)), previous: Vec::new() }
     }
 
-    /// The next one; what came before counts for a while.
+    /// Replaces the secret; the previous one signs for a while longer.
     fn rotated(mut self, now: Timestamp) -> Self {
         self.previous.retain(|(_, until)| now < *until);
         self.previous.insert(0, (self.current, now + BOTH_SIGN_FOR));
@@ -87,7 +87,7 @@ impl Secrets {
         Self { previous: self.previous, ..Self::new() }
     }
 
-    /// The value of the header that says who sent it.
+    /// The value of the header that authenticates the sender.
     pub(super) fn sign(&self, id: &str, at: Timestamp, body: &str) -> String {
         let seconds = at.as_micros() / 1_000_000;
         let signed = format!("{id}.{seconds}.{body}");
@@ -105,12 +105,12 @@ impl Secrets {
 }
 
 impl Node {
-    /// What deliveries are signed with; made when it is first asked for.
+    /// The secrets that sign deliveries; made at the first use.
     pub async fn webhook_secrets(&self, namespace: &Name) -> Result<Secrets, StoreError> {
         self.change_secrets(namespace, |found| found.is_none().then(Secrets::new)).await
     }
 
-    /// Puts another secret in its place. The one before is used besides for a day.
+    /// Replaces the secret. The previous one also signs for a day.
     pub async fn rotate_webhook_secret(&self, namespace: &Name) -> Result<Secrets, StoreError> {
         let now = clock::wall();
         let rotate = |found: Option<&Secrets>| {
@@ -119,7 +119,7 @@ impl Node {
         self.change_secrets(namespace, rotate).await
     }
 
-    /// What deliveries to an address are signed with: the secret of the endpoint, else that of the namespace.
+    /// The secrets for an address: that of the endpoint, else that of the namespace.
     pub(super) async fn signing_secrets(&self, namespace: &Name, url: &str) -> Result<Secrets, StoreError> {
         match self.document(&endpoint_key(namespace, url)).await? {
             Some(document) => Ok(codec::decode::<StoredEndpoint>(&document.value)?.secrets),
@@ -127,8 +127,8 @@ impl Node {
         }
     }
 
-    /// Gives an endpoint a secret of its own, or replaces it; the one before is used besides for a day. Answers the secret,
-    /// which is never shown again, and whether it is the endpoint's first.
+    /// Gives an endpoint a secret of its own, or replaces it; the previous one also signs for a day. Returns
+    /// the secret, which is never shown again, and whether it is the endpoint's first.
     pub async fn rotate_endpoint_secret(
         &self,
         namespace: &Name,
@@ -155,14 +155,15 @@ impl Node {
         Err(NamedDocumentError::Crowded)
     }
 
-    /// Endpoints with a secret of their own, in no order that means anything, and where the next page begins.
+    /// Endpoints with a secret of their own, in the order of their keys, which carries no meaning, and where
+    /// the next page begins.
     pub async fn webhook_endpoints(
         &self,
         namespace: &Name,
         after: Option<Name>,
         limit: usize,
     ) -> Result<(Vec<Endpoint>, Option<Name>), StoreError> {
-        // The secret of the namespace comes first, and is none of them.
+        // The secret of the namespace sorts first, and belongs to no endpoint.
         let after = Some(after.unwrap_or_else(|| secret_key(namespace).id));
         let page = DocumentList { kind: DocumentKind::Secret, namespace: namespace.clone(), after, limit };
         let found = self.0.parts.documents.by_name(page).await?;
@@ -175,7 +176,7 @@ impl Node {
         Ok((endpoints.collect::<Result<_, _>>()?, next))
     }
 
-    /// Takes the secret of an endpoint away: deliveries to it are signed with that of the namespace.
+    /// Removes the secret of an endpoint: the secret of the namespace signs its deliveries from then on.
     pub async fn delete_endpoint_secret(
         &self,
         namespace: &Name,
@@ -208,7 +209,7 @@ impl Node {
                 return Ok(changed);
             }
         }
-        Err(StoreError::unavailable("others change the secret of webhooks at the same time"))
+        Err(StoreError::unavailable("other changes of the webhook secret came first"))
     }
 }
 

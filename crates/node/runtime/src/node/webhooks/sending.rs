@@ -1,4 +1,4 @@
-//! Sends what is to be delivered.
+//! The executor that sends deliveries.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,10 +27,10 @@ use super::{ANSWER_WITHIN, Delivery, delivery_of, written};
 const RETRY_AFTER_MAX: Duration = Duration::from_hours(1);
 /// How much of an answer is kept.
 const ANSWER_BYTES_MAX: usize = 1024;
-/// A larger result is not sent; whoever wants it asks for it.
+/// A larger result is not sent; the receiver can read it from the API.
 const RESULT_BYTES_MAX: usize = 64 << 10;
 
-/// Delivers, in a server.
+/// Sends deliveries, in a server.
 #[derive(Debug)]
 pub(in super::super) struct WebhookExecutor {
     node: Node,
@@ -38,7 +38,7 @@ pub(in super::super) struct WebhookExecutor {
 }
 
 impl WebhookExecutor {
-    /// Over the node that knows what is told.
+    /// Over the node that reads the content.
     pub(in super::super) fn new(node: Node) -> Self {
         Self { node, client: http::LazyClient::new(ANSWER_WITHIN) }
     }
@@ -73,7 +73,7 @@ struct DeliveryExecution {
     node: Node,
     client: Client,
     namespace: Name,
-    /// Before it is tried again, unless the receiver asks for more.
+    /// The wait before the retry, unless the receiver asks for more.
     wait: Duration,
     delivery: Delivery,
 }
@@ -137,9 +137,9 @@ impl DeliveryExecution {
         }
         let error = TaskError::new("http_status", format!("the receiver answered {status}"));
         let retry = match (status, wait) {
-            // The one answer that says so for good.
+            // The one answer that refuses for good.
             (StatusCode::GONE, _) => RetryAdvice::Never,
-            // It may ask for patience, not for haste: the number of tries is bounded.
+            // The receiver may ask for a longer wait, not for a shorter one: the number of tries is bounded.
             (StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE, Some(wait)) => {
                 RetryAdvice::After(wait.max(self.wait))
             }
@@ -149,7 +149,7 @@ impl DeliveryExecution {
     }
 }
 
-/// The beginning of an answer: for people who look why it was not what it should be.
+/// The beginning of an answer, for people who look for the cause of a failure.
 async fn beginning_of(response: &mut reqwest::Response) -> String {
     let mut bytes = Vec::new();
     while bytes.len() < ANSWER_BYTES_MAX
@@ -160,7 +160,7 @@ async fn beginning_of(response: &mut reqwest::Response) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// The queue and the type that somebody asked for: a task that becomes many, or a job, waits in another queue.
+/// The queue and the type of the request: a map task or a job waits in another queue.
 fn asked_for(row: &TaskRow, body: &TaskBody) -> (Name, Name) {
     #[derive(Deserialize)]
     struct MapOf {
@@ -185,7 +185,7 @@ fn asked_for(row: &TaskRow, body: &TaskBody) -> (Name, Name) {
     asked.unwrap_or_else(|| (row.head.queue.queue.clone(), row.head.task_type.clone()))
 }
 
-/// What is told of a task, in the words of the API.
+/// The content for a task, in the words of the API.
 fn event_data(view: &TaskView) -> Value {
     let TaskRow { id, head, state, body, .. } = &view.row;
     let body = body.as_deref().cloned().unwrap_or_default();

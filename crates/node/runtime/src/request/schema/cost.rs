@@ -1,7 +1,7 @@
 //! Counts the checks of a payload before they are made.
 //!
-//! Goes the ways of a validator, and more of them: it does not stop at what does not fit. So what it counts is never less
-//! than what a validator does, and what it does itself ends with the steps.
+//! The count follows the ways of a validator, and more: it does not stop at a value that does not fit. So the
+//! count is never less than the validator's work, and the count itself ends with the steps.
 
 use serde_json::{Map, Value};
 
@@ -15,7 +15,7 @@ const BYTES_A_STEP: usize = 64;
 /// Comparisons of values that are made in one step.
 const COMPARED_A_STEP: u64 = 16;
 
-/// Whether the checks of a payload take at most so many steps.
+/// Whether the checks of a payload take at most this many steps.
 pub(super) fn fits(schema: &Value, patterns: &Patterns, payload: &Value, steps_max: u64) -> bool {
     let mut count = Count { root: schema, patterns, left: steps_max };
     count.visit(schema, payload, 0, false).is_some()
@@ -36,7 +36,7 @@ impl Count<'_> {
         Some(())
     }
 
-    /// `again`: a schema around it asks what this one has looked at.
+    /// `again`: an outer schema asks which fields or items this one has looked at.
     fn visit(&mut self, schema: &Value, value: &Value, depth: usize, again: bool) -> Counted {
         self.spend(1)?;
         if depth > DEPTH_MAX {
@@ -69,7 +69,7 @@ impl Count<'_> {
         if again { self.visit(schema, value, depth + 1, true) } else { Some(()) }
     }
 
-    /// What a keyword costs by itself.
+    /// The cost of a keyword by itself.
     fn keyword(
         &mut self,
         schema: &Map<String, Value>,
@@ -100,7 +100,7 @@ impl Count<'_> {
                 }
                 Some(())
             }
-            // Names that are left to these were looked for in the patterns again.
+            // These keywords search the patterns again for the names that are left to them.
             ("additionalProperties" | "unevaluatedProperties", Value::Object(_)) => {
                 match schema.get("patternProperties") {
                     Some(patterns) => self.keyword(&Map::new(), "patternProperties", patterns, value),
@@ -112,7 +112,7 @@ impl Count<'_> {
         }
     }
 
-    /// What the schemas of a keyword cost that look at fields or items.
+    /// The cost of a keyword's schemas that look at fields or items.
     fn inside(
         &mut self,
         schema: &Map<String, Value>,
@@ -187,7 +187,7 @@ impl Count<'_> {
     }
 }
 
-/// Values that are in a value, and long texts by their length.
+/// Values within a value, and long texts by their length.
 fn nodes(value: &Value) -> u64 {
     match value {
         Value::Array(items) => 1 + items.iter().map(nodes).sum::<u64>(),
@@ -203,9 +203,9 @@ fn text(text: &str) -> u64 {
     (text.len() / BYTES_A_STEP) as u64
 }
 
-/// Whether a value is told apart from others without a comparison with each.
+/// Whether the validator distinguishes a value from others without a comparison with each.
 fn is_told_apart(value: &Value) -> bool {
-    // As a float, a whole number above this is the same as others.
+    // As a float, a whole number above this may equal another one.
     const EXACT_MAX: u64 = 1 << 53;
     match value {
         Value::Array(_) | Value::Object(_) => false,

@@ -1,7 +1,8 @@
 //! Counts a schema when it is stored.
 //!
-//! What looks at the same value is counted once for each way that leads to it, because each is gone at every check. What
-//! looks inside the value is counted once: how often it is gone depends on the payload, which is counted by itself.
+//! A schema that looks at the same value is counted once for each way that leads to it, because every check
+//! takes each way. A schema that looks inside the value is counted once: how often it is used depends on the
+//! payload, which is counted by itself.
 
 use std::collections::HashSet;
 
@@ -16,7 +17,7 @@ const SAME_VALUE_DEPTH_MAX: usize = 50;
 /// Keywords of a schema that are looked at in one step.
 const KEYWORDS_A_STEP: u64 = 16;
 
-/// Counts a schema; answers its patterns.
+/// Counts a schema; returns its patterns.
 pub(super) fn expand(schema: &Value) -> Result<Patterns, SchemaViolation> {
     let mut expansion = Expansion {
         root: schema,
@@ -41,7 +42,7 @@ struct Expansion<'a> {
     steps: u64,
     /// Schemas that look inside the value.
     inside: Vec<&'a Value>,
-    /// Those of them that were counted.
+    /// The schemas of `inside` that were counted.
     seen: HashSet<*const Value>,
     /// Schemas whose parts that look inside the value are in that list, however many $refs lead to them.
     opened: HashSet<*const Map<String, Value>>,

@@ -1,8 +1,8 @@
-//! Which keywords of JSON Schema hold schemas, and what those look at.
+//! The keywords of JSON Schema that hold schemas, and the values that these look at.
 
 use serde_json::{Map, Value};
 
-/// What the schemas of a keyword look at.
+/// The values that the schemas of a keyword look at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Looks {
     /// The same value.
@@ -11,7 +11,7 @@ pub(super) enum Looks {
     Inside,
 }
 
-/// What the schemas of a keyword look at; `None` for a keyword that holds no schema.
+/// The values that the schemas of a keyword look at; `None` for a keyword that holds no schema.
 pub(super) fn looks(keyword: &str) -> Option<Looks> {
     match keyword {
         "allOf" | "anyOf" | "oneOf" | "not" | "if" | "then" | "else" | "dependentSchemas"
@@ -40,7 +40,7 @@ pub(super) fn schemas<'a>(keyword: &str, argument: &'a Value) -> Box<dyn Iterato
     }
 }
 
-/// Whether a schema asks which fields or items others have looked at: then these are asked again.
+/// Whether a schema asks which fields or items others have looked at: then these are checked again.
 pub(super) fn asks_again(schema: &Map<String, Value>) -> bool {
     schema.contains_key("unevaluatedProperties") || schema.contains_key("unevaluatedItems")
 }

@@ -17,8 +17,8 @@ use self::patterns::Patterns;
 
 /// Steps of a schema: each of its subschemas is one for each way that leads to it.
 pub const SCHEMA_STEPS_MAX: u64 = 10_000;
-/// Steps of one check of a payload: each subschema is one for each value that it looks at, and costly keywords are more.
-/// So many take a tenth of a second.
+/// Steps of one check of a payload: each subschema is one for each value that it looks at, and costly
+/// keywords are more. This number takes a tenth of a second.
 pub const CHECK_STEPS_MAX: u64 = 1_000_000;
 /// The longest text of an error that comes from the payload.
 const ERROR_CHARS_MAX: usize = 500;
@@ -34,26 +34,26 @@ pub(super) struct PayloadSchema {
 /// Why a schema or a payload is refused: the rule.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum SchemaViolation {
-    /// It breaks a rule.
+    /// It breaks this rule.
     Invalid(String),
-    /// It takes more steps than it may.
+    /// It takes more steps than the limit.
     TooCostly(String),
 }
 
 impl PayloadSchema {
-    /// Reads a schema, if it can be checked within its steps.
+    /// Compiles a schema, if it can be checked within its steps.
     pub(super) fn new(schema: Value) -> Result<Self, SchemaViolation> {
         let patterns = expand::expand(&schema)?;
         let validator = jsonschema::options()
             .with_pattern_options(PatternOptions::regex())
-            // By itself the format compiles each text, whatever that costs.
+            // The default format compiles each text, at any cost.
             .with_format("regex", patterns::is_pattern)
             .build(&schema)
             .map_err(|error| SchemaViolation::Invalid(format!("must be a JSON Schema: {}", shown(&error))))?;
         Ok(Self { schema, patterns, validator })
     }
 
-    /// Checks a payload, if that takes at most so many steps.
+    /// Checks a payload, if that takes at most this many steps.
     pub(super) fn check(&self, payload: &Value, steps_max: u64) -> Result<(), SchemaViolation> {
         if !cost::fits(&self.schema, &self.patterns, payload, steps_max) {
             let rule = format!(

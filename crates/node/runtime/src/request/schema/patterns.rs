@@ -1,7 +1,7 @@
-//! The patterns of a schema, and what they cost.
+//! The patterns of a schema, and their cost.
 //!
-//! A search takes at most one step for each character and each place of the pattern. Look-around and back-references
-//! have no such bound, so there are none.
+//! A search takes at most one step for each character and each place of the pattern. Look-around and
+//! back-references have no such bound, so they are refused.
 
 use std::collections::HashMap;
 
@@ -17,21 +17,21 @@ pub(super) struct Patterns(HashMap<String, Pattern>);
 #[derive(Debug)]
 struct Pattern {
     places: u64,
-    /// Of those alone that decide which fields a schema looks at.
+    /// The compiled pattern, only if it decides which fields a schema looks at.
     regex: Option<regex::Regex>,
 }
 
-/// What is read of a pattern is about as much work as so many steps.
+/// Steps that parsing a pattern costs, whatever its length.
 const READ_STEPS: u64 = 20;
-/// Places of a pattern that are made ready in one step.
+/// Places of a pattern that are compiled in one step.
 const PLACES_A_STEP: u64 = 16;
-/// Places of a pattern by which a character is looked at in one step.
+/// Places of a pattern that one step compares with a character.
 const SEARCHED_A_STEP: u64 = 32;
-/// A class such as `\p{L}` is made of about so many places.
+/// Places that a class such as `\p{L}` counts.
 const CLASS_PLACES: u64 = 200;
 
 impl Patterns {
-    /// Reads a pattern; answers the steps that it takes to make it ready.
+    /// Parses a pattern; returns the steps to compile it.
     pub(super) fn add(&mut self, text: &str, of_fields: bool) -> Result<u64, SchemaViolation> {
         let known = self.0.get(text).is_some_and(|known| known.regex.is_some() || !of_fields);
         if known {
@@ -48,7 +48,7 @@ impl Patterns {
         let rust = jsonschema_regex::to_rust_regex(text).map_err(|()| invalid())?;
         let ast = Parser::new().parse(&rust).map_err(|_| invalid())?;
         let steps = READ_STEPS.saturating_add(places(&ast, CLASS_PLACES) / PLACES_A_STEP);
-        // What is too costly is refused for that before it is made ready.
+        // A pattern that is too costly is refused before it is compiled.
         let regex = if of_fields && steps <= super::SCHEMA_STEPS_MAX {
             Some(regex::Regex::new(&rust).map_err(|_| invalid())?)
         } else {
@@ -71,12 +71,12 @@ impl Patterns {
     }
 }
 
-/// Whether a text can be a pattern, without making it ready.
+/// Whether a text can be a pattern, without compiling it.
 pub(super) fn is_pattern(text: &str) -> bool {
     jsonschema_regex::to_rust_regex(text).is_ok_and(|rust| Parser::new().parse(&rust).is_ok())
 }
 
-/// Places at which a search can be at once. `class` is what a class of many characters counts.
+/// The places at which a search can be at one time. `class` is the count for a class of many characters.
 fn places(ast: &Ast, class: u64) -> u64 {
     match ast {
         Ast::Empty(_) | Ast::Flags(_) | Ast::Literal(_) | Ast::Assertion(_) => 1,
@@ -100,7 +100,7 @@ fn places(ast: &Ast, class: u64) -> u64 {
     }
 }
 
-/// Whether a class names its characters one by one or as ranges, as `[a-z0-9_]`.
+/// Whether a class lists its characters or ranges, as `[a-z0-9_]`.
 fn is_short(class: &regex_syntax::ast::ClassBracketed) -> bool {
     use regex_syntax::ast::{ClassSet, ClassSetItem};
     let plain = |item: &ClassSetItem| {

@@ -1,4 +1,4 @@
-//! A store in front of another one that fails when a test says so.
+//! A store in front of another one that fails by the plan of a test.
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
@@ -18,7 +18,7 @@ use tasklane_ports::{
     StoreCapabilities, StoreError, Submit, TaskList, TaskPage, TaskView,
 };
 
-/// What happens to a call.
+/// The fault of a call.
 pub(crate) enum Fault {
     /// It fails, and nothing was done.
     Error(StoreError),
@@ -30,11 +30,11 @@ pub(crate) enum Fault {
 
 type Plan = Box<dyn FnMut(&'static str) -> Option<Fault> + Send>;
 
-/// A store that fails when a test says so: the plan is asked by the name of each verb.
+/// A store that fails by the plan of a test: the plan gets the name of each verb.
 pub(crate) struct Faulty {
     store: Arc<dyn Store>,
     plan: Mutex<Plan>,
-    /// Every task that was to be created.
+    /// Every task of a create call.
     submitted: Mutex<Vec<NewTask>>,
 }
 
@@ -43,12 +43,12 @@ impl Faulty {
         Self { store, plan: Mutex::new(Box::new(|_| None)), submitted: Mutex::default() }
     }
 
-    /// Every task that was to be created so far.
+    /// Every task of a create call so far.
     pub(crate) fn submitted(&self) -> Vec<NewTask> {
         self.submitted.lock().unwrap().clone()
     }
 
-    /// From now on, calls go as the plan says.
+    /// From now on, calls follow the plan.
     pub(crate) fn plan(&self, plan: impl FnMut(&'static str) -> Option<Fault> + Send + 'static) {
         *self.plan.lock().unwrap() = Box::new(plan);
     }

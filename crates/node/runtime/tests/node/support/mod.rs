@@ -41,11 +41,11 @@ pub(crate) fn default_namespace() -> Name {
     name("default")
 }
 
-/// Everything, in this process.
+/// All parts, in this process.
 pub(crate) struct System {
     pub(crate) node: Node,
     pub(crate) store: Arc<Faulty>,
-    /// What the first attempt of an operation on many tasks does before it fails.
+    /// The action of the first attempt of a bulk action, before it fails.
     pub(crate) before_bulk: Arc<Mutex<Option<BoxFuture<'static, ()>>>>,
     stop_worker: CancellationToken,
     stop_rest: CancellationToken,
@@ -134,7 +134,7 @@ impl System {
             Worker::new(options, parts)
         };
         let capacity = worker::WorkerOptions::default().capacity;
-        // Actions on many tasks are run by the other worker, which can be told to fail.
+        // The other worker runs the bulk actions, and a test can make it fail.
         let built_in_workers =
             SystemWorker::all(&node).into_iter().filter(|worker| worker.name.as_str() != "tasklane.system");
         let built_in_workers: Vec<Worker> =
