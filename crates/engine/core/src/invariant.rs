@@ -102,6 +102,16 @@ invariants! {
     RecallRefusesLater,
     /// Worker: what comes on top of the room and its surplus is handed back.
     SurplusHandedBack,
+    /// Retention: no task is removed while the wall clock is not settled.
+    RetentionWaits,
+    /// Lock: no lease of another machine ends while the wall clock is not settled.
+    LocksWait,
+    /// Lock: a lease of the same machine ends by the steady clock.
+    LocksKeepLength,
+    /// Schedule: missed times are not made up for while the wall clock is not settled.
+    CatchUpWaits,
+    /// Schedule: the next time is planned again after the wall clock goes back.
+    PlannedAgain,
     /// Schedule: what is planned is submitted before anything else is decided.
     PlannedFirst,
     /// Workflow: a node is decided when all that it waits for has ended.

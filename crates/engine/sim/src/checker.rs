@@ -18,7 +18,8 @@
 //! 15. Of a key whose limit cancels, no more tasks wait or run than the limit says.
 //!
 //! The simulator also plays a burst onto idle workers, and judges by the strategy of its queue how it was spread
-//! (`burst.rs`). It steps the wall clock, and watches that durations keep their length (`timing.rs`).
+//! (`burst.rs`). It steps the wall clock, and watches that durations keep their length (`timing.rs`), that retention removes no task
+//! early (`retention.rs`), that locks keep their holders (`locks.rs`), and that a jump causes no flood of fires (`schedules.rs`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
