@@ -103,6 +103,16 @@ invariants! {
     RecallRefusesLater,
     /// Worker: dispatches beyond the room and its surplus are handed back.
     SurplusHandedBack,
+    /// Retention: no task is removed while the wall clock is not settled.
+    RetentionWaits,
+    /// Lock: no lease of another machine ends while the wall clock is not settled.
+    LocksWait,
+    /// Lock: a lease of the same machine ends by the steady clock.
+    LocksKeepLength,
+    /// Schedule: missed times are not made up for while the wall clock is not settled.
+    CatchUpWaits,
+    /// Schedule: the next time is planned again after the wall clock goes back.
+    PlannedAgain,
     /// Schedule: planned fires are submitted before any other decision.
     PlannedFirst,
     /// Workflow: a node is decided when all nodes that it waits for have ended.

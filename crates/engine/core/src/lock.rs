@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::clock_watch::{Clock, STEP_MIN};
+use crate::invariant::{Invariant, Invariants};
 use crate::time::Timestamp;
 
 /// When a lock ends, unless it is renewed.
@@ -41,11 +42,12 @@ impl Lease {
     }
 
     /// Whether it has not ended.
-    pub fn is_held(&self, clock: &Clock, boot: Uuid) -> bool {
-        match self.steady_here(boot) {
-            Some(until) => until > clock.steady,
-            None => self.until > clock.wall || !clock.is_settled(),
+    pub fn is_held(&self, clock: &Clock, boot: Uuid, invariants: Invariants) -> bool {
+        if let Some(until) = self.steady_here(boot).filter(|_| invariants.on(Invariant::LocksKeepLength)) {
+            return until > clock.steady;
         }
+        let waits = !clock.is_settled() && invariants.on(Invariant::LocksWait);
+        self.until > clock.wall || waits
     }
 
     /// When the lease ends, by the present wall clock: the stored time, unless the wall clock has stepped
@@ -79,8 +81,8 @@ mod tests {
     fn a_lease_keeps_its_length_on_its_machine_whatever_the_wall_clock_does() {
         let lease = Lease::taken(&clock(100, 1_000_000), HERE, TTL);
         for wall in [0, 1_000_000, 9_000_000] {
-            assert!(lease.is_held(&clock(129, wall), HERE));
-            assert!(!lease.is_held(&clock(130, wall), HERE));
+            assert!(lease.is_held(&clock(129, wall), HERE, Invariants::ALL_ON));
+            assert!(!lease.is_held(&clock(130, wall), HERE, Invariants::ALL_ON));
             assert_eq!(lease.until(&clock(110, wall), HERE), clock(0, wall + 20).wall);
         }
     }
@@ -88,12 +90,15 @@ mod tests {
     #[test]
     fn another_machine_goes_by_the_wall_clock_when_it_is_settled() {
         let lease = Lease::taken(&clock(100, 1000), HERE, TTL);
-        assert!(lease.is_held(&clock(900, 1029), ELSEWHERE));
-        assert!(!lease.is_held(&clock(10, 1030), ELSEWHERE));
+        assert!(lease.is_held(&clock(900, 1029), ELSEWHERE, Invariants::ALL_ON));
+        assert!(!lease.is_held(&clock(10, 1030), ELSEWHERE, Invariants::ALL_ON));
         let why = Doubt::Step(Shift::from_millis(1));
         let trust = Trust::Unsettled { left: Duration::from_secs(1), why };
-        assert!(lease.is_held(&Clock { trust, ..clock(10, 9000) }, ELSEWHERE));
+        assert!(lease.is_held(&Clock { trust, ..clock(10, 9000) }, ELSEWHERE, Invariants::ALL_ON));
         let older = Lease { steady: None, ..lease };
-        assert!(older.is_held(&clock(900, 1029), HERE) && !older.is_held(&clock(10, 1030), HERE));
+        assert!(
+            older.is_held(&clock(900, 1029), HERE, Invariants::ALL_ON)
+                && !older.is_held(&clock(10, 1030), HERE, Invariants::ALL_ON)
+        );
     }
 }

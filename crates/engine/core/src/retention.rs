@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::clock_watch::Clock;
+use crate::invariant::{Invariant, Invariants};
 use crate::time::Timestamp;
 
 /// How long finished tasks are kept.
@@ -25,8 +26,9 @@ pub struct Bounds {
 
 impl Retention {
     /// The bounds for now; `None` while the clock is not settled, since removed data cannot be restored.
-    pub fn bounds(&self, clock: &Clock) -> Option<Bounds> {
-        clock.is_settled().then(|| Bounds {
+    pub fn bounds(&self, clock: &Clock, invariants: Invariants) -> Option<Bounds> {
+        let waits = !clock.is_settled() && invariants.on(Invariant::RetentionWaits);
+        (!waits).then(|| Bounds {
             finished_before: clock.wall - self.tasks,
             forget_before: clock.wall - self.request_ids.max(self.tasks),
         })
@@ -51,9 +53,9 @@ mod tests {
             gap: Shift::ZERO,
         };
         let bounds = Bounds { finished_before: wall - 2 * day, forget_before: wall - 2 * day };
-        assert_eq!(retention.bounds(&clock), Some(bounds));
+        assert_eq!(retention.bounds(&clock, Invariants::ALL_ON), Some(bounds));
         let why = Doubt::Gap(Shift::from_millis(1));
         let trust = Trust::Unsettled { left: Duration::from_secs(1), why };
-        assert_eq!(retention.bounds(&Clock { trust, ..clock }), None);
+        assert_eq!(retention.bounds(&Clock { trust, ..clock }, Invariants::ALL_ON), None);
     }
 }

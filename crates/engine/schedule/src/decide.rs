@@ -236,8 +236,10 @@ impl Schedule {
             fires.push(Fire { nominal, backfill: 0 });
         }
         if self.state.paused.is_none() {
-            self.plan_again(times, now);
-            if look.settled {
+            if look.invariants.on(Invariant::PlannedAgain) {
+                self.plan_again(times, now);
+            }
+            if look.settled || !look.invariants.on(Invariant::CatchUpWaits) {
                 self.pass_over_dealt_with(times, now);
                 self.make_up(id, times, now, &mut fires);
                 self.pass_over_missed(times, now, Timestamp::MAX);

@@ -19,7 +19,9 @@
 //! 15. Under a limit that cancels, no more tasks of a key wait or run than the limit allows.
 //!
 //! The simulator also plays a burst onto idle workers, and judges the spread by the strategy of its queue
-//! (`burst.rs`). It steps the wall clock, and checks that durations keep their length (`timing.rs`).
+//! (`burst.rs`). It steps the wall clock, and checks that durations keep their length (`timing.rs`), that retention
+//! removes no task early (`retention.rs`), that locks keep their holders (`locks.rs`), and that a jump causes no flood
+//! of fires (`schedules.rs`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

@@ -55,6 +55,11 @@ impl World {
         if slow { self.between(100_000, 9_000_000) } else { self.between(100, 2_000) }
     }
 
+    /// What the clock of the coordinator shows, where it has one.
+    fn reference_time(&self) -> Option<Timestamp> {
+        self.scenario.reference.then(|| self.now + self.ahead)
+    }
+
     /// A call has arrived.
     pub(crate) fn coordinator_call(&mut self, call: CoordinatorCall) {
         if self.weather.coordinator_down {
@@ -71,9 +76,10 @@ impl World {
         match call {
             CoordinatorCall::Open { caller, open, asked_at } => {
                 let secret = self.rng.next_u128();
+                let wall = self.reference_time();
                 if let Ok(token) = self.sessions.open(open, secret, self.now) {
                     let event = if caller.is_server {
-                        let input = ServerInput::Opened { token, asked_at };
+                        let input = ServerInput::Opened { token, asked_at, wall };
                         Event::Server { index: caller.index, incarnation: caller.incarnation, input }
                     } else {
                         let input = WorkerInput::Opened { token, asked_at };
@@ -90,7 +96,8 @@ impl World {
                     self.bad_link = Some((token.session, self.now + Scenario::WORKER_TTL));
                 }
                 let event = if caller.is_server {
-                    let input = ServerInput::Renewed { session: token.session, asked_at, renewed };
+                    let wall = self.reference_time();
+                    let input = ServerInput::Renewed { session: token.session, asked_at, renewed, wall };
                     Event::Server { index: caller.index, incarnation: caller.incarnation, input }
                 } else {
                     let input = WorkerInput::Renewed { session: token.session, asked_at, renewed };

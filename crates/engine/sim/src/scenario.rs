@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
+use tasklane_core::clock_watch::{AGREES_WITHIN, GAP_MAX};
 use tasklane_core::id::TaskId;
 use tasklane_core::invariant::Invariants;
 use tasklane_core::lane::LaneOptions;
 use tasklane_core::ownership::{OwnershipOptions, PackLimits};
+use tasklane_core::retention::Retention;
 use tasklane_core::rng::Rng;
 use tasklane_core::worker::WorkerOptions;
 
@@ -27,11 +29,16 @@ pub struct Scenario {
     pub tasks: usize,
     /// The wall clocks of servers differ, each from all others. Durations cannot be checked then.
     pub clock_jumps: bool,
+    /// The coordinator has a clock, and each server corrects its own by that. Only where the clocks of servers differ.
+    pub reference: bool,
     /// The wall clock of all servers steps.
     pub clock_steps: bool,
     /// The steps are hours and days, not seconds. No task then runs at a time of day, and the run does not
-    /// wait for schedules: it would take days.
+    /// wait for schedules: it would take days. The clock never
+    /// stays wrong for as long as it takes to settle, because a server believes it then.
     pub far_steps: bool,
+    /// Each server runs on a machine of its own, so no server reads the steady clock of another one.
+    pub machines_apart: bool,
     /// Chance of losing a message, in percent.
     pub loss: u64,
     /// Chance of repeating one.
@@ -64,8 +71,10 @@ impl Scenario {
             // The store refuses a few, because a queue is full.
             tasks: count(&mut rng, 120, 150),
             clock_jumps: clock < 25,
+            reference: clock < 12,
             clock_steps: clock >= 50,
             far_steps: clock >= 75,
+            machines_apart: seed.is_multiple_of(2),
             loss: [0, 1, 5, 15][rng.index(4)],
             repeat: [0, 2, 10, 20][rng.index(4)],
             late: [0, 1, 3, 8][rng.index(4)],
@@ -84,6 +93,34 @@ impl Scenario {
     pub const LOST_MAX: u32 = 3;
     /// How many attempts of a task may be lost before they had started.
     pub const LOST_BEFORE_START_MAX: u32 = 3;
+
+    /// How long a wall clock takes to settle.
+    pub const SETTLE_TIME: Duration = Duration::from_secs(20);
+    /// The longest step of a clock that does not step by hours or days.
+    pub const NEAR_STEP_MAX: Duration = Duration::from_mins(2);
+
+    /// Whether the wall clocks of servers differ, and no reference corrects them.
+    pub fn clocks_differ(&self) -> bool {
+        self.clock_jumps && !self.reference
+    }
+
+    /// The largest error of the wall clock that a server may not notice. A server that starts within an hour of the time
+    /// that the store knows of trusts its clock.
+    pub fn unseen_step_max(&self) -> Duration {
+        match (self.clock_jumps, self.clock_steps) {
+            (true, _) if self.reference => AGREES_WITHIN,
+            (true, _) => 2 * Self::NEAR_STEP_MAX,
+            (false, true) if self.far_steps => GAP_MAX,
+            (false, true) => Self::NEAR_STEP_MAX,
+            (false, false) => Duration::ZERO,
+        }
+    }
+
+    /// How long finished tasks are kept: long enough for every repeated request, whatever the clock does.
+    pub fn retention(&self) -> Retention {
+        let unseen = self.unseen_step_max();
+        Retention { tasks: Duration::from_secs(40) + unseen, request_ids: Duration::from_secs(160) + unseen }
+    }
 
     /// Options of the scheduler.
     pub fn ownership(&self) -> OwnershipOptions {

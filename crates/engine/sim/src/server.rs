@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use tasklane_core::clock_watch::{Clock, ClockWatch, Reading, Reference};
 use tasklane_core::commit::SubmitOutcome;
 use tasklane_core::id::{LaneId, SessionId, TaskId};
 use tasklane_core::lane::SubmitToken;
@@ -14,6 +15,8 @@ use tasklane_ports::{OpenSession, SessionToken, View};
 
 use crate::checker::Observation;
 use crate::coordinator::{Caller, CoordinatorCall};
+use crate::locks::{LockAsk, LockReply};
+use crate::retention::{Keeper, KeeperReply};
 use crate::runs::{Driver, DriverReply};
 use crate::scenario::Scenario;
 use crate::schedules::{Clerk, ClerkReply};
@@ -28,13 +31,18 @@ pub(crate) struct Server {
     lease_from: Timestamp,
     next_renew: Timestamp,
     pub(crate) lanes: Vec<Ownership>,
-    /// The shift of the wall clock that each lane last received.
-    told: Vec<Shift>,
+    /// Watches the clocks of the process.
+    pub(crate) watch: ClockWatch,
+    /// The sum of all steps of the wall clock when each lane last had an input.
+    stepped: Vec<Shift>,
+    /// When the process started.
+    pub(crate) started_at: Timestamp,
     view: View,
     submits: BTreeMap<SubmitToken, usize>,
     next_token: u64,
     pub(crate) clerk: Clerk,
     pub(crate) driver: Driver,
+    pub(crate) keeper: Keeper,
 }
 
 /// An input of a server.
@@ -43,11 +51,15 @@ pub(crate) enum ServerInput {
     Opened {
         token: SessionToken,
         asked_at: Timestamp,
+        /// What the clock of the coordinator showed.
+        wall: Option<Timestamp>,
     },
     Renewed {
         session: SessionId,
         asked_at: Timestamp,
         renewed: bool,
+        /// What the clock of the coordinator showed.
+        wall: Option<Timestamp>,
     },
     Granted {
         lane: LaneId,
@@ -72,9 +84,21 @@ pub(crate) enum ServerInput {
         operation: usize,
         outcomes: Result<Vec<SubmitOutcome>, ()>,
     },
-    /// Time to handle schedules and runs.
+    /// Time to look at schedules, runs and retention.
     Look,
-    /// The store has answered the clerk.
+    /// The store has answered about retention.
+    Kept {
+        round: u64,
+        reply: Box<KeeperReply>,
+    },
+    /// A client asks for a lock.
+    Lock(LockAsk),
+    /// The store has answered about a lock.
+    LockRead {
+        ask: LockAsk,
+        reply: LockReply,
+    },
+    /// The store has answered about schedules.
     Schedules {
         round: u64,
         reply: Box<ClerkReply>,
@@ -94,7 +118,7 @@ pub(crate) enum ServerInput {
 }
 
 /// Rare paths that the driver sees.
-pub(crate) const PATHS: [&str; 8] = [
+pub(crate) const PATHS: [&str; 15] = [
     "lane_parked",
     "lane_parked_again",
     "lane_unparked",
@@ -103,6 +127,13 @@ pub(crate) const PATHS: [&str; 8] = [
     "child_tombstoned",
     "completion_repeated",
     "burst_spread",
+    "clock_unsettled_at_start",
+    "schedule_put_off",
+    "retention_waited",
+    "task_stripped",
+    "task_forgotten",
+    "lock_changed_hands",
+    "lock_refused",
 ];
 
 /// A server stops owning this long before its session can have ended.
@@ -119,19 +150,29 @@ impl World {
             Ownership::new(self.scenario.ownership(), LaneId(lane), seed, self.now)
         });
         let lanes = lanes.collect();
-        let ahead = self.ahead_of(index);
+        let mut watch = ClockWatch::new(Scenario::SETTLE_TIME);
+        let reading = self.reading_of(index);
+        watch.read(reading);
+        if let Some(last_known) = self.noted_time()
+            && !watch.started(reading, last_known).is_settled()
+        {
+            self.report.path("clock_unsettled_at_start");
+        }
         let server = Server {
             session: SessionId::from_random(0),
             token: None,
             lease_from: self.now,
             next_renew: Timestamp::MAX,
             lanes,
-            told: vec![ahead; usize::from(self.scenario.lanes)],
+            watch,
+            stepped: vec![Shift::ZERO; usize::from(self.scenario.lanes)],
+            started_at: self.now,
             view: View::default(),
             submits: BTreeMap::new(),
             next_token: 0,
             clerk: Clerk::default(),
             driver: Driver::default(),
+            keeper: Keeper::default(),
         };
         let host = &mut self.servers[index];
         host.incarnation += 1;
@@ -205,6 +246,33 @@ impl World {
         self.servers[index].process.as_mut().expect("the server is running")
     }
 
+    fn reading_of(&self, index: usize) -> Reading {
+        Reading { steady: self.now, wall: self.now + self.ahead_of(index) }
+    }
+
+    /// The clocks of a server, as its watch has them.
+    pub(crate) fn clock_of(&mut self, index: usize) -> Clock {
+        let reading = self.reading_of(index);
+        self.server(index).watch.read(reading)
+    }
+
+    /// The corrected wall time of a server.
+    pub(crate) fn wall_of(&mut self, index: usize) -> Timestamp {
+        self.clock_of(index).wall
+    }
+
+    /// A server compares its clock with that of the coordinator.
+    fn compare_clock(&mut self, index: usize, asked: Timestamp, wall: Option<Timestamp>) {
+        let Some(wall) = wall else { return };
+        let reading = self.reading_of(index);
+        self.server(index).watch.compare(reading, Reference { asked, answered: reading.steady, wall });
+    }
+
+    /// Whether a server knows what the clock of the coordinator shows, if that has one.
+    pub(crate) fn knows_the_time(&mut self, index: usize) -> bool {
+        !self.scenario.reference || self.server(index).watch.offset().is_some()
+    }
+
     /// A server whose session may have ended owns nothing.
     fn check_server_lease(&mut self, index: usize) {
         let now = self.now;
@@ -221,7 +289,8 @@ impl World {
 
     fn server_step(&mut self, index: usize, input: ServerInput) {
         match input {
-            ServerInput::Opened { token, asked_at } => {
+            ServerInput::Opened { token, asked_at, wall } => {
+                self.compare_clock(index, asked_at, wall);
                 let server = self.server(index);
                 if token.session == server.session {
                     server.token = Some(token);
@@ -232,7 +301,8 @@ impl World {
                     self.server_view(index, &view, None);
                 }
             }
-            ServerInput::Renewed { session, asked_at, renewed } => {
+            ServerInput::Renewed { session, asked_at, renewed, wall } => {
+                self.compare_clock(index, asked_at, wall);
                 let server = self.server(index);
                 if renewed && session == server.session {
                     server.lease_from = server.lease_from.max(asked_at);
@@ -255,9 +325,13 @@ impl World {
             ServerInput::Look => {
                 self.look_at_schedules(index);
                 self.drive_runs(index);
+                self.look_at_retention(index);
             }
+            ServerInput::Kept { round, reply } => self.keeper_reply(index, round, *reply),
+            ServerInput::Lock(ask) => self.ask_for_lock(index, ask),
+            ServerInput::LockRead { ask, reply } => self.lock_read(index, ask, reply),
             ServerInput::Completions { lane, tasks, shown } => {
-                self.completions_answered(index, lane, tasks, shown);
+                self.completions_answered(index, lane, tasks, shown)
             }
             ServerInput::Driven { round, reply } => self.driver_reply(index, round, *reply),
             ServerInput::Schedules { round, reply } => self.clerk_reply(index, round, *reply),
@@ -312,11 +386,11 @@ impl World {
 
     /// Gives a lane's machine an input, after a step of the wall clock since the last one.
     pub(crate) fn drive_lane(&mut self, index: usize, lane: LaneId, input: Input) {
-        let ahead = self.ahead_of(index);
-        let told = &mut self.server(index).told[usize::from(lane.0)];
-        let by = ahead - std::mem::replace(told, ahead);
-        // Where the clocks of servers differ, servers do not read them after a claim.
-        if by != Shift::ZERO && !self.scenario.clock_jumps {
+        let shift = self.clock_of(index).shift;
+        let stepped = &mut self.server(index).stepped[usize::from(lane.0)];
+        let by = shift - std::mem::replace(stepped, shift);
+        // Where the clocks of servers differ they are not looked at after a lane was claimed.
+        if by != Shift::ZERO && !self.scenario.clocks_differ() {
             self.step_lane(index, lane, Input::ClockStepped { by });
         }
         self.step_lane(index, lane, input);

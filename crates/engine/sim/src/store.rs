@@ -16,6 +16,8 @@ use tasklane_ports::{LoadQuery, Outcome, PutPolicy, StoreError, Submit};
 use crate::checker::{Change, Observation};
 use crate::client::{ClientEvent, FAIR, queue_key};
 use crate::keyed::TaskKeys;
+use crate::locks::{LockAsk, LockRequest};
+use crate::retention::{KeeperReply, KeeperRequest};
 use crate::runs::{DriverReply, DriverRequest};
 use crate::schedules::{ClerkReply, ClerkRequest};
 use crate::server::ServerInput;
@@ -38,6 +40,8 @@ pub(crate) enum StoreRequest {
     PutPolicy(PutPolicy),
     Clerk(ClerkRequest),
     Driver(DriverRequest),
+    Keeper(KeeperRequest),
+    Lock(LockRequest),
     ReadCompletions(Vec<TaskId>),
 }
 
@@ -68,7 +72,19 @@ pub(crate) enum ReplyTo {
         incarnation: u32,
         round: u64,
     },
-    /// The part of a server that handles completions of a lane.
+    /// Retention in a server.
+    Keeper {
+        index: usize,
+        incarnation: u32,
+        round: u64,
+    },
+    /// A server, for a client that asks for a lock.
+    Lock {
+        index: usize,
+        incarnation: u32,
+        ask: LockAsk,
+    },
+    /// Who looks at what has ended in a lane.
     Completions {
         index: usize,
         incarnation: u32,
@@ -171,6 +187,19 @@ impl World {
                     self.answer_driver(&reply_to, reply, delay);
                 }
             }
+            StoreRequest::Keeper(request) => {
+                let reply = self.apply_keeper(request);
+                if !silent {
+                    self.answer_keeper(&reply_to, reply, delay);
+                }
+            }
+            StoreRequest::Lock(request) => {
+                let reply = self.apply_lock(request);
+                if !silent && let ReplyTo::Lock { index, incarnation, ask } = reply_to {
+                    let input = ServerInput::LockRead { ask, reply };
+                    self.after(delay, Event::Server { index, incarnation, input });
+                }
+            }
             StoreRequest::ReadCompletions(tasks) => {
                 self.completions_shown(&tasks);
                 if !silent {
@@ -218,6 +247,9 @@ impl World {
                 let input = ServerInput::Schedules { round, reply: Box::new(ClerkReply::Failed) };
                 self.after(delay, Event::Server { index, incarnation, input });
             }
+            // The client asks again, sooner or later.
+            ReplyTo::Lock { .. } => {}
+            ReplyTo::Keeper { .. } => self.answer_keeper(reply_to, KeeperReply::Failed, delay),
             ReplyTo::Driver { .. } => self.answer_driver(reply_to, DriverReply::Failed, delay),
             ReplyTo::Completions { .. } => self.answer_completions(reply_to.clone(), false, delay),
             ReplyTo::Nobody => {}
@@ -244,6 +276,9 @@ impl World {
                 HistoryEvent::Changed { task, lane, epoch, owner, from, path, to, .. } => {
                     if self.error_is(task, "start_timeout") {
                         self.check_start_timeout(task);
+                    }
+                    if let Some(last) = path.last().filter(|last| last.status.is_final()) {
+                        self.note_finished(task, last.at);
                     }
                     self.tell(task, || format!("stored by epoch {epoch}: from {from} by {path:?} to {to:?}"));
                     let mut at = from.status;

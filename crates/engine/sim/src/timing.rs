@@ -10,8 +10,10 @@ use tasklane_core::lane::{Anchor, recorded_clock};
 use tasklane_core::task::NewTask;
 use tasklane_core::time::{Shift, Timestamp};
 use tasklane_ports::Submit;
+use tasklane_schedule::BACK_MIN;
 
-use crate::world::World;
+use crate::Scenario;
+use crate::world::{Event, World};
 
 /// The steps of the wall clock, and the requested times of tasks.
 #[derive(Debug, Default)]
@@ -43,6 +45,8 @@ struct RequestedTimes {
 const UNSURE: Duration = Duration::from_secs(30);
 /// The same for the unique key of any task.
 const ON_ITS_WAY: Duration = Duration::from_secs(10);
+/// A change that is written later than this after its decision is not judged closely.
+const WRITTEN_WITHIN: Duration = Duration::from_secs(40);
 /// The allowed difference between the times of servers and of this module.
 const SLACK: Duration = Duration::from_millis(600);
 /// How far the wall clock is ahead, where it steps by hours and days. The last value lies between the others:
@@ -51,11 +55,7 @@ const FAR_AHEAD: [i64; 4] = [0, 3_600, 86_400, 864_000];
 pub(crate) const FAR_LAST: i64 = 3_600;
 
 impl World {
-    /// The wall time of a server.
-    pub(crate) fn wall_of(&self, index: usize) -> Timestamp {
-        self.now + self.ahead_of(index)
-    }
-
+    /// How far the clock of a server's machine is ahead.
     pub(crate) fn ahead_of(&self, index: usize) -> Shift {
         self.ahead + Shift::from_micros(self.servers[index].wall_ahead)
     }
@@ -66,9 +66,26 @@ impl World {
         let secs = if self.scenario.far_steps {
             FAR_AHEAD[self.rng.index(FAR_AHEAD.len())]
         } else {
-            i64::try_from(self.rng.below(120)).unwrap_or(0)
+            i64::try_from(self.rng.below(Scenario::NEAR_STEP_MAX.as_secs())).unwrap_or(0)
         };
         self.set_clock(secs);
+        if self.scenario.far_steps {
+            let steps = self.timing.steps.len();
+            self.after(Scenario::SETTLE_TIME * 3 / 4, Event::ClockReturns { steps });
+        }
+    }
+
+    /// The wall clock has not stepped for a while. Where it steps by hours and days it steps again before it settles.
+    pub(crate) fn clock_returns(&mut self, steps: usize) {
+        if self.timing.steps.len() != steps || self.weather.healed {
+            return;
+        }
+        let is_other = |secs: &i64| Shift::from_millis(secs * 1000) != self.ahead;
+        let others: Vec<i64> = FAR_AHEAD.into_iter().filter(is_other).collect();
+        let secs = others[self.rng.index(others.len())];
+        self.set_clock(secs);
+        let steps = self.timing.steps.len();
+        self.after(Scenario::SETTLE_TIME * 3 / 4, Event::ClockReturns { steps });
     }
 
     pub(crate) fn set_clock(&mut self, secs: i64) {
@@ -201,6 +218,35 @@ impl World {
             let what = format!("task {task} had {time:?} to start, but failed after {passed:?}");
             self.checker.fail(self.now, what);
         }
+    }
+
+    /// When the wall clock of all servers showed a time that was written just now: at the earliest.
+    pub(crate) fn shown_at(&self, wall: Timestamp) -> Timestamp {
+        let earliest = self.now - WRITTEN_WITHIN;
+        let aheads = [Shift::ZERO].into_iter().chain(self.timing.steps.iter().map(|(_, ahead)| *ahead));
+        let shown = aheads.map(|ahead| wall - ahead);
+        shown.filter(|at| (earliest..=self.now + SLACK).contains(at)).min().unwrap_or(earliest)
+    }
+
+    /// Whether the wall clock stepped after one time and not after another.
+    pub(crate) fn stepped_between(&self, after: Timestamp, until: Timestamp) -> bool {
+        self.timing.steps.iter().any(|(at, _)| (after..=until).contains(at))
+    }
+
+    /// Whether the wall clock shows a time again between two others that it has shown before: it went back by more than
+    /// schedules pass over.
+    pub(crate) fn went_back_between(&self, after: Timestamp, until: Timestamp) -> bool {
+        let before = [Shift::ZERO].into_iter().chain(self.timing.steps.iter().map(|(_, ahead)| *ahead));
+        let mut steps = before.zip(&self.timing.steps);
+        steps.any(|(before, (at, ahead))| {
+            (after..=until).contains(at) && (*ahead - before).is_back() && (*ahead - before).abs() > BACK_MIN
+        })
+    }
+
+    /// How far the wall clock was ahead at a time, and since when.
+    pub(crate) fn ahead_at(&self, time: Timestamp) -> (Timestamp, Shift) {
+        let steps = self.timing.steps.iter().rev();
+        steps.copied().find(|(at, _)| *at <= time).unwrap_or((Timestamp::ZERO, Shift::ZERO))
     }
 
     /// Whether the wall clock has shown a time since `from`.

@@ -19,8 +19,10 @@ use crate::checker::{Bounds, Checker};
 use crate::client::{Client, ClientEvent};
 use crate::completions::HandledCompletions;
 use crate::coordinator::CoordinatorCall;
+use crate::locks::{LockEvent, Locks};
 use crate::nemesis::Weather;
 use crate::report::Report;
+use crate::retention::Kept;
 use crate::runs::Runs;
 use crate::scenario::Scenario;
 use crate::schedules::FiredTimes;
@@ -132,7 +134,12 @@ pub(crate) enum Event {
         incarnation: u32,
     },
     Client(ClientEvent),
+    Lock(LockEvent),
     Nemesis,
+    /// The wall clock steps again, unless it has stepped since it had stepped so often.
+    ClockReturns {
+        steps: usize,
+    },
     /// Tasks come at once into an idle cluster.
     Burst,
     Heal(&'static str),
@@ -159,6 +166,8 @@ pub(crate) struct World {
     pub(crate) next_execution: u64,
     pub(crate) client: Client,
     pub(crate) fired: FiredTimes,
+    pub(crate) kept: Kept,
+    pub(crate) locks: Locks,
     pub(crate) runs: Runs,
     pub(crate) handled: HandledCompletions,
     pub(crate) burst: Burst,
@@ -201,6 +210,8 @@ impl World {
             next_execution: 0,
             client: Client::default(),
             fired: FiredTimes::default(),
+            kept: Kept::default(),
+            locks: Locks::default(),
             runs: Runs::default(),
             handled: HandledCompletions::default(),
             burst: Burst::default(),
@@ -218,6 +229,8 @@ impl World {
         }
         world.plan_client();
         world.plan_schedules();
+        world.plan_retention();
+        world.plan_locks();
         world.plan_runs();
         world.plan_nemesis();
         for (name, _) in Counters::default().iter() {
@@ -267,9 +280,7 @@ impl World {
             }
             if self.weather.healed {
                 if self.is_at_rest() && self.play_burst() {
-                    if !self.scenario.far_steps {
-                        self.check_schedules();
-                    }
+                    self.check_schedules();
                     self.check_runs();
                     self.check_completions();
                     return self.deliver_the_very_late();
@@ -319,7 +330,9 @@ impl World {
             Event::Execution { id } => self.execution_ends(id),
             Event::GuardDeadline { index, incarnation } => self.guard_deadline(index, incarnation),
             Event::Client(event) => self.client_event(event),
+            Event::Lock(event) => self.lock_event(event),
             Event::Nemesis => self.nemesis(),
+            Event::ClockReturns { steps } => self.clock_returns(steps),
             Event::Burst => self.send_burst(),
             Event::Heal(kind) => self.heal(kind),
         }
@@ -327,7 +340,7 @@ impl World {
 
     fn is_at_rest(&self) -> bool {
         self.client.is_done()
-            && (self.schedules_are_over() || self.scenario.far_steps)
+            && self.schedules_are_over()
             && self.runs_are_over()
             && self.completions_are_handled()
             && self.store.all_tasks().all(|(_, task)| task.state.status.is_final())
@@ -375,6 +388,7 @@ impl World {
     fn explain_stuck(&mut self) {
         let open = self.store.all_tasks().filter(|(_, task)| !task.state.status.is_final());
         let open: Vec<_> = open.map(|(id, task)| (id, format!("{:?} {:?}", task.state, task.head))).collect();
+        self.explain_schedules();
         for (id, state) in open.into_iter().take(3) {
             for server in self.servers.iter().filter_map(|host| host.process.as_ref()) {
                 let machine = server.lanes[usize::from(id.lane().0)].machine();

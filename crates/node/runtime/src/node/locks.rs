@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tasklane_core::clock_watch::Clock;
 use tasklane_core::id::Name;
+use tasklane_core::invariant::Invariants;
 use tasklane_core::lock::{Lease, SteadyEnd};
 use tasklane_core::time::Timestamp;
 use tasklane_ports::{
@@ -66,7 +67,7 @@ impl StoredLock {
     }
 
     fn is_held(&self, clock: &Clock) -> bool {
-        self.lease().is_held(clock, clock::boot_id())
+        self.lease().is_held(clock, clock::boot_id(), Invariants::ALL_ON)
     }
 
     /// The lock as the API shows it.

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use tasklane_core::id::{LaneId, TaskId};
+use tasklane_core::invariant::Invariants;
 use tasklane_core::retention::{Bounds, Retention};
 use tasklane_ports::{ExpiredQuery, StoreError, TaskCursor, TaskFilter, TaskList};
 
@@ -68,7 +69,8 @@ impl Node {
         let mut after: Option<TaskCursor> = None;
         loop {
             // Computed before each batch: the clock may step meanwhile.
-            let Some(Bounds { finished_before, forget_before }) = retention.bounds(&clock::now()) else {
+            let bounds = retention.bounds(&clock::now(), Invariants::ALL_ON);
+            let Some(Bounds { finished_before, forget_before }) = bounds else {
                 return Ok((stripped, removed));
             };
             let expired = parts
