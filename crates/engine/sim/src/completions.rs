@@ -27,7 +27,7 @@ impl World {
     pub(crate) fn completions_shown(&mut self, tasks: &[TaskId]) {
         for task in tasks {
             let is_open = self.store.task(*task).map(|task| !task.state.status.is_final());
-            if is_open.unwrap_or(!self.kept.forgotten.contains(task)) {
+            if is_open.unwrap_or_else(|| !self.kept.forgotten.contains(task)) {
                 self.checker.fail(self.now, format!("task {task} was reported as ended, but has not ended"));
             }
             if !self.handled.0.insert(*task) {

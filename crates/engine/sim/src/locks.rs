@@ -208,9 +208,8 @@ impl World {
         }
         self.report.path("lock_changed_hands");
         let ends = before.decided_at + before.ttl.unwrap_or_default();
-        if written.decided_at + SLACK < ends && !self.is_excused(&before, &written) {
-            let Written { lock, client, decided_at, .. } = written;
-            let left = ends.since(decided_at);
+        if self.now + SLACK < ends && !self.is_excused(&before, &written) {
+            let (Written { lock, client, .. }, left) = (written, ends.since(self.now));
             let what =
                 format!("lock {lock} went from client {} to client {client} {left:?} early", before.client);
             self.checker.fail(self.now, what);

@@ -110,7 +110,7 @@ impl Scenario {
         match (self.clock_jumps, self.clock_steps) {
             (true, _) if self.reference => AGREES_WITHIN,
             (true, _) => 2 * Self::NEAR_STEP_MAX,
-            (false, true) if self.far_steps => GAP_MAX,
+            (false, true) if self.far_steps => GAP_MAX + Self::NEAR_STEP_MAX,
             (false, true) => Self::NEAR_STEP_MAX,
             (false, false) => Duration::ZERO,
         }

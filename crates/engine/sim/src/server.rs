@@ -331,7 +331,7 @@ impl World {
             ServerInput::Lock(ask) => self.ask_for_lock(index, ask),
             ServerInput::LockRead { ask, reply } => self.lock_read(index, ask, reply),
             ServerInput::Completions { lane, tasks, shown } => {
-                self.completions_answered(index, lane, tasks, shown)
+                self.completions_answered(index, lane, tasks, shown);
             }
             ServerInput::Driven { round, reply } => self.driver_reply(index, round, *reply),
             ServerInput::Schedules { round, reply } => self.clerk_reply(index, round, *reply),
