@@ -398,8 +398,8 @@ impl Lane {
         self.refresh_worker(worker);
     }
 
-    /// Makes the epoch known to a worker, so that credit comes without waiting for its heartbeat. It has just joined, and may
-    /// not be connected yet: what is sent too early is lost.
+    /// Makes the epoch known to a worker, so that credit comes without waiting for its heartbeat. The worker has just joined, or
+    /// the owner has just loaded the lane, and the two may not be connected yet: a message that is sent too early is lost.
     pub(super) fn greet(&mut self, worker: Handle) {
         self.end_greeting(worker);
         self.greet_after(worker, GREET_AFTER);
