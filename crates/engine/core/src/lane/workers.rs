@@ -66,10 +66,8 @@ pub(super) enum Readiness {
 const ASKED_MIN: usize = 4;
 /// The owner repeats an unanswered greeting after this long, then after twice as long, …
 const GREET_AFTER: Duration = Duration::from_millis(20);
-/// … and at most after this long. A connection may take seconds: the two learn of each other from the coordinator.
+/// … up to here; after that a heartbeat of the worker does as well.
 const GREET_AFTER_MAX: Duration = Duration::from_secs(1);
-/// Greetings of one worker: 15 seconds. After that, heartbeats make owner and worker known to each other.
-const GREETINGS_MAX: u32 = 20;
 /// The highest demand for one worker.
 const WANTED_MAX: usize = 1 << 14;
 /// Queues that the demand counts, …
@@ -86,8 +84,8 @@ pub(super) struct Worker {
     pub(super) descriptor: Option<WorkerDescriptor>,
     /// Whether it has answered under this owner's epoch, so that its credit counts.
     pub(super) confirmed: bool,
-    /// When the owner repeats its greeting unless the worker has answered, and the number of greetings so far.
-    greet_again: Option<(Timestamp, u32)>,
+    /// When it is greeted again if it has not answered until then, and how long that is after the last time.
+    greet_again: Option<(Timestamp, Duration)>,
     /// The last dispatch number used.
     pub(super) last_k: DispatchNo,
     /// The highest dispatch number that may be used.
@@ -156,7 +154,7 @@ impl Worker {
     /// The clock has stepped.
     pub(super) fn move_by(&mut self, by: Shift) {
         self.answer_by = self.answer_by.map(|at| at + by);
-        self.greet_again = self.greet_again.map(|(at, sent)| (at + by, sent));
+        self.greet_again = self.greet_again.map(|(at, pause)| (at + by, pause));
     }
 
     /// Dispatches that it still has room for.
@@ -403,26 +401,25 @@ impl Lane {
         self.refresh_worker(worker);
     }
 
-    /// Makes the epoch known to a worker, so that credit comes without waiting for its heartbeat. The worker or the owner is new,
-    /// and the two may not be connected yet: a greeting that is sent too early is lost, and the owner repeats it.
+    /// Makes the epoch known to a worker, so that credit comes without waiting for its heartbeat. The worker has just joined, or
+    /// the owner has just loaded the lane, and the two may not be connected yet: a message that is sent too early is lost.
     pub(super) fn greet(&mut self, worker: Handle) {
         self.end_greeting(worker);
-        self.send_greeting(worker, 1);
+        self.greet_after(worker, GREET_AFTER);
     }
 
     /// A greeting has had its time. The worker may have answered.
     pub(super) fn on_greeting_due(&mut self, worker: Handle) {
-        let Some((_, sent)) = self.workers[worker].greet_again.take() else { return };
-        if !self.workers[worker].confirmed && sent < GREETINGS_MAX {
-            self.send_greeting(worker, sent + 1);
+        let Some((_, pause)) = self.workers[worker].greet_again.take() else { return };
+        if !self.workers[worker].confirmed && pause < GREET_AFTER_MAX {
+            self.greet_after(worker, pause * 2);
         }
     }
 
-    /// Sends the greeting of this number, and arms the timer of the next one.
-    fn send_greeting(&mut self, worker: Handle, number: u32) {
+    fn greet_after(&mut self, worker: Handle, pause: Duration) {
         self.withdraw_demand(worker);
-        let at = self.now + (GREET_AFTER * 2_u32.pow(number - 1)).min(GREET_AFTER_MAX);
-        self.workers[worker].greet_again = Some((at, number));
+        let at = self.now + pause;
+        self.workers[worker].greet_again = Some((at, pause));
         self.timers.insert((at, Timer::Greeting(worker)));
     }
 

@@ -136,7 +136,7 @@ fn a_worker_that_connects_after_the_lane_has_loaded_is_greeted_again() {
     lane.advance(1);
     lane.release_reads();
     // As long as it takes the workers to learn of the server and to connect.
-    lane.advance(10);
+    lane.advance(1);
     lane.lose_messages(false);
     lane.advance(1);
     lane.submit_all((0..6).map(|_| task()));
@@ -149,9 +149,9 @@ fn a_worker_that_never_answers_is_not_greeted_for_ever() {
     lane.lose_messages(true);
     let worker = lane.worker("w1", 2);
     let id = lane.submit(task());
-    lane.advance(20);
+    lane.advance(10);
     lane.lose_messages(false);
-    lane.advance(20);
+    lane.advance(10);
     assert!(worker.takes().is_empty());
     worker.beats();
     assert_eq!(worker.takes(), [id]);
