@@ -437,7 +437,7 @@ impl Node {
         }
     }
 
-    /// Reads all schedules and fires the ones that a step of the clock, or its settling, changes.
+    /// Reads all schedules and fires each schedule that a step of the clock, or its settling, changes.
     async fn fire_stirred(&self, clock: &Clock) -> Result<(), StoreError> {
         let mut after = None;
         loop {

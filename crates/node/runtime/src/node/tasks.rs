@@ -38,7 +38,7 @@ const LOG_STEP: usize = 8;
 /// A place in the list of the children of a composite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChildCursor {
-    /// The composite that lists: the requested one, or an earlier one behind it.
+    /// The composite of these children: the requested one, or a predecessor of it.
     pub of: TaskId,
     /// After this child.
     pub after: Option<TaskCursor>,

@@ -72,8 +72,8 @@ impl RunningAttempt {
         });
     }
 
-    /// Logs its end together with the report. Every line about an attempt names its task, attempt, queue, type and
-    /// worker. Successes are logged at the debug level only.
+    /// Logs its end together with the report. Every line about an attempt names its task, attempt, queue, type
+    /// and worker. Successes are logged at the debug level only.
     pub(super) fn log_end(&self, attempt: AttemptId, report: &Report, worker: &Name) {
         let AttemptId { task, number } = attempt;
         let (queue, task_type) = (&self.head.queue.queue, &self.head.task_type);

@@ -55,7 +55,7 @@ const LOOK_AGAIN: (Duration, Duration) = (Duration::from_secs(2), Duration::from
 pub(in crate::node) const AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// The executor looks for a cancel this often, even if notifications keep it busy.
 const CANCEL_EVERY: Duration = Duration::from_millis(200);
-/// The driver does not start a composite that is due later than this while it is being cancelled.
+/// A composite that is due later than this has no driver soon: its lane cancels it directly.
 const PUT_OFF: Duration = Duration::from_secs(10);
 /// A composite has no time limit of its own: a hundred years.
 const UNLIMITED: Duration = Duration::from_hours(24 * 365 * 100);

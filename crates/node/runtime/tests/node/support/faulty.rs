@@ -1,4 +1,4 @@
-//! A store in front of another one that fails by the plan of a test.
+//! A store in front of another store, which fails by the plan of a test.
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
