@@ -45,7 +45,7 @@ pub struct RedisStore {
 
 impl RedisStore {
     /// Opens the store that a URL names: `redis://host:port/db` or `redis+cluster://host:port,host:port`,
-    /// with `?prefix=…` if the keys shall start otherwise than `options` says.
+    /// with `?prefix=…` to override the prefix of `options`.
     pub async fn connect(url: &str, options: &RedisOptions) -> Result<Self, StoreError> {
         let (server, prefix) = Server::connect(url, options, Purpose::Data).await?;
         let shared = SharedKeys::new(&prefix);

@@ -17,8 +17,8 @@ use crate::support::{self, PostgresServer};
 
 const TRANSACTION: &str = "pool_mode = transaction";
 
-/// Versions that can keep prepared statements do so unless they are set not to; others do not know the
-/// setting.
+/// Versions that can keep prepared statements do so unless they are set not to; earlier versions do not know
+/// the setting.
 fn forgetful() -> &'static str {
     if is_newer() { "max_prepared_statements = 0" } else { "" }
 }
