@@ -235,7 +235,7 @@ impl World {
                 continue;
             };
             let age = decided_at.since(*finished);
-            if age + SLACK < keep - unseen {
+            if age + SLACK + unseen < keep {
                 let text = format!("{what} {task} is removed {age:?} after its end, and kept for {keep:?}");
                 self.checker.fail(self.now, text);
             }

@@ -273,7 +273,7 @@ impl World {
         if !open.is_empty() {
             self.checker.fail(self.now, format!("run {run} was reported as over, but {open:?} are open"));
         }
-        let PlannedRun { kind, cancelled, ended, .. } = &mut self.runs.0[run];
+        let PlannedComposite { kind, cancelled, ended, .. } = &mut self.runs.0[run];
         // Two drivers may differ where one read the run before its cancel and the other after it, and the kind goes by
         // the cancel itself.
         let may_differ = *cancelled && !matches!(kind, CompositeKind::Graph { .. });

@@ -83,7 +83,7 @@ pub(crate) enum ClerkReply {
 pub(crate) struct FiredTimes {
     /// The tasks of each time, and when each was decided.
     tasks: BTreeMap<(String, Timestamp), Vec<(TaskId, Timestamp)>>,
-    /// MissedPolicy times of a schedule that were made up for while the clock was not settled.
+    /// Missed times of a schedule that were made up for while the clock was not settled.
     made_up_early: BTreeMap<String, usize>,
 }
 
@@ -368,8 +368,8 @@ impl World {
         }
     }
 
-    /// A task was created for a time: the only one, unless the clock went back meanwhile. MissedPolicy times wait until the clock is
-    /// settled.
+    /// A task was created for a time: the only one, unless the clock went back meanwhile. Missed times wait until the
+    /// clock is settled.
     fn watch_time(&mut self, id: &str, nominal: Timestamp, task: TaskId) {
         let decided = self.store.task(task).map_or(self.now, |task| task.state.created_at);
         let tasks = self.fired.tasks.entry((id.to_owned(), nominal)).or_default();

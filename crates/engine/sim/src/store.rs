@@ -247,12 +247,11 @@ impl World {
                 let input = ServerInput::Schedules { round, reply: Box::new(ClerkReply::Failed) };
                 self.after(delay, Event::Server { index, incarnation, input });
             }
-            // The client asks again, sooner or later.
-            ReplyTo::Lock { .. } => {}
             ReplyTo::Keeper { .. } => self.answer_keeper(reply_to, KeeperReply::Failed, delay),
             ReplyTo::Driver { .. } => self.answer_driver(reply_to, DriverReply::Failed, delay),
             ReplyTo::Completions { .. } => self.answer_completions(reply_to.clone(), false, delay),
-            ReplyTo::Nobody => {}
+            // A client that asks for a lock asks again.
+            ReplyTo::Lock { .. } | ReplyTo::Nobody => {}
         }
     }
 
