@@ -160,7 +160,7 @@ fn a_detached_retry_of_a_run_says_what_it_keeps() {
     assert_eq!(stdout(&said), "r2\n");
     assert_eq!(
         stderr(&said),
-        "tasklane: the workflow has another definition now; `tasklane workflow retry r1 --latest` runs by it\n\
+        "tasklane: the workflow has a newer definition; `tasklane workflow retry r1 --latest` uses it\n\
          tasklane: kept: a; runs again: b, c\n"
     );
     let given: serde_json::Value = serde_json::from_str(&stdout(&retry(&["--json"]))).unwrap();
@@ -181,7 +181,7 @@ fn an_executor_that_is_there_is_replaced_by_a_flag() {
     let problem = r#"{"code":"already_registered","status":409,"title":"t","detail":"page is registered"}"#;
     let (refused, _) = put(json(409, problem), &[]);
     assert_eq!(refused.status.code(), Some(4));
-    assert!(stderr(&refused).ends_with("hint: --replace replaces it\n"), "{}", stderr(&refused));
+    assert!(stderr(&refused).ends_with("hint: --replace replaces the registered definition\n"), "{}", stderr(&refused));
 
     let registered = r#"{"taskType":"page","version":2,"definition":{}}"#;
     let (replaced, sent) = put(json(200, registered), &["--replace"]);
