@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use tasklane_core::time::Timestamp;
 
+use crate::decide::LOOK_AGAIN;
 use crate::rule::{Fate, Fire, Schedule, Span, State};
 use crate::{Times, When};
 
@@ -27,7 +28,9 @@ const PUT_OFF_MAX: usize = 16;
 impl Schedule {
     /// Whether a step of the clock, or its settling, changes something here before the schedule is due.
     pub fn is_stirred(&self, times: &Times, now: Timestamp) -> bool {
-        !self.state.put_off.is_empty() || (self.state.paused.is_none() && self.nearer(times, now).is_some())
+        // The stored time of a look counts from the clock as it was, which may lie days ahead.
+        let looks_soon = self.looks_again(now).is_some_and(|at| at <= now + LOOK_AGAIN);
+        looks_soon || (self.state.paused.is_none() && self.nearer(times, now).is_some())
     }
 
     /// The time that is next by a clock that went back; `None` where the planned one is.

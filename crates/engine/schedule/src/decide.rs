@@ -203,16 +203,22 @@ impl Schedule {
 
     /// When somebody must look at it.
     pub fn due(&self, id: &str, now: Timestamp) -> Option<Timestamp> {
+        let next = self.state.next.filter(|_| self.state.paused.is_none());
+        let next = next.map(|next| self.rule.due(id, next));
+        [next, self.looks_again(now)].into_iter().flatten().min()
+    }
+
+    /// When somebody must look at it besides its next time: at once or soon, counted from now, or because it is late.
+    pub(crate) fn looks_again(&self, now: Timestamp) -> Option<Timestamp> {
         let state = &self.state;
         let at_once = !state.planned.is_empty()
             || state.put_off.iter().any(|span| span.begun)
             || !state.cancels.is_empty()
             || !state.alerts.is_empty()
             || state.backfill.is_some();
-        let next = state.next.filter(|_| state.paused.is_none()).map(|next| self.rule.due(id, next));
         let is_waiting = state.buffered.is_some() || !state.put_off.is_empty();
         let waiting = is_waiting.then(|| now + LOOK_AGAIN);
-        [at_once.then_some(now), next, waiting, self.late_at(now)].into_iter().flatten().min()
+        [at_once.then_some(now), waiting, self.late_at(now)].into_iter().flatten().min()
     }
 
     /// Takes in how tasks have ended and says which fires are due. Each is then [planned](Self::plan). Nothing is

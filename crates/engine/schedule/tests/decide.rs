@@ -646,6 +646,32 @@ fn a_clock_that_was_ahead_for_a_moment_moves_no_time() {
     assert_eq!(story.fire(DAY), [DAY]);
 }
 
+/// A server planned a fire while the clock was ten days ahead, and died before the submit. The look at the plan was due by that
+/// clock, so no server looked at the plan for ten days after the clock went back.
+#[test]
+fn a_fire_planned_by_a_clock_that_was_ahead_is_submitted_when_it_goes_back() {
+    let mut story = Story::new(Rule { overlap: Overlap::AllowAll, ..hourly() });
+    story.settled = false;
+    assert_eq!(story.plan(10 * DAY).len(), 1);
+    assert_eq!(story.due(10 * DAY), Some(10 * DAY));
+    assert!(story.schedule.is_stirred(&story.times, at(60)));
+    assert_eq!(story.fire(60), [10 * DAY]);
+    assert!(story.fire(61).is_empty());
+    assert!(!story.schedule.is_stirred(&story.times, at(62)));
+}
+
+/// The same of a fire that waits for the end of the task before: the next look was due by the clock that was ahead.
+#[test]
+fn a_fire_that_waits_is_looked_at_when_the_clock_goes_back() {
+    let mut story = Story::new(Rule { overlap: Overlap::BufferOne, until: Some(at(2 * HOUR)), ..hourly() });
+    assert_eq!(story.fire(HOUR), [HOUR]);
+    assert!(story.fire(2 * HOUR).is_empty(), "the first task runs");
+    assert_eq!(story.due(10 * DAY), Some(10 * DAY + 60));
+    assert!(story.schedule.is_stirred(&story.times, at(2 * HOUR)));
+    story.end(Stand::Success);
+    assert_eq!(story.fire(2 * HOUR), [2 * HOUR]);
+}
+
 #[test]
 fn one_time_that_passed_by_a_wrong_clock_is_fired_when_it_comes() {
     let mut story = Story::new(Rule { when: When::At(at(DAY)), ..hourly() });
