@@ -240,7 +240,7 @@ impl World {
     /// All faults are over: everyone is back, and everything must come to rest.
     fn heal_all(&mut self) {
         if self.scenario.far_steps {
-            self.set_clock(FAR_LAST);
+            self.set_clock_far(FAR_LAST);
         }
         self.weather = Weather { healed: true, healed_at: self.now, ..Weather::default() };
         for index in 0..self.servers.len() {

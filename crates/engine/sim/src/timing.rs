@@ -62,15 +62,14 @@ impl World {
     /// The wall clock steps.
     pub(crate) fn step_clock(&mut self) {
         self.report.fault("clock stepped");
-        let secs = if self.scenario.far_steps {
-            FAR_AHEAD[self.rng.index(FAR_AHEAD.len())]
-        } else {
-            i64::try_from(self.rng.below(Scenario::NEAR_STEP_MAX.as_secs())).unwrap_or(0)
-        };
-        self.set_clock(secs);
         if self.scenario.far_steps {
+            let secs = FAR_AHEAD[self.rng.index(FAR_AHEAD.len())];
+            self.set_clock_far(secs);
             let steps = self.timing.steps.len();
             self.after(Scenario::SETTLE_TIME * 3 / 4, Event::ClockReturns { steps });
+        } else {
+            let secs = self.rng.below(Scenario::NEAR_STEP_MAX.as_secs());
+            self.set_clock(i64::try_from(secs).unwrap_or(0));
         }
     }
 
@@ -79,15 +78,16 @@ impl World {
         if self.timing.steps.len() != steps || self.weather.healed {
             return;
         }
-        let is_other = |secs: &i64| Shift::from_millis(secs * 1000) != self.ahead;
-        let others: Vec<i64> = FAR_AHEAD.into_iter().filter(is_other).collect();
-        let secs = others[self.rng.index(others.len())];
-        self.set_clock(secs);
-        let steps = self.timing.steps.len();
-        self.after(Scenario::SETTLE_TIME * 3 / 4, Event::ClockReturns { steps });
+        self.step_clock();
     }
 
-    pub(crate) fn set_clock(&mut self, secs: i64) {
+    /// The wall clock steps by hours or days. It never comes back to a time that a server has seen it at: one that was paused
+    /// meanwhile would notice no step.
+    pub(crate) fn set_clock_far(&mut self, secs: i64) {
+        self.set_clock(secs + 2 * i64::try_from(self.timing.steps.len() + 1).unwrap_or(0));
+    }
+
+    fn set_clock(&mut self, secs: i64) {
         let ahead = Shift::from_millis(secs * 1000);
         if ahead != self.ahead {
             self.ahead = ahead;
@@ -219,11 +219,6 @@ impl World {
         let aheads = [Shift::ZERO].into_iter().chain(self.timing.steps.iter().map(|(_, ahead)| *ahead));
         let shown = aheads.map(|ahead| wall - ahead);
         shown.filter(|at| (earliest..=self.now + SLACK).contains(at)).min().unwrap_or(earliest)
-    }
-
-    /// Whether the wall clock stepped after one time and not after another.
-    pub(crate) fn stepped_between(&self, after: Timestamp, until: Timestamp) -> bool {
-        self.timing.steps.iter().any(|(at, _)| (after..=until).contains(at))
     }
 
     /// Whether the wall clock shows a time again between two others that it has shown before: it went back by more than

@@ -387,6 +387,13 @@ impl World {
         let open = self.store.all_tasks().filter(|(_, task)| !task.state.status.is_final());
         let open: Vec<_> = open.map(|(id, task)| (id, format!("{:?} {:?}", task.state, task.head))).collect();
         self.explain_schedules();
+        let [client, runs, ends] = [self.client.is_done(), self.runs_are_over(), self.ends_are_seen()];
+        let inbox: Vec<_> =
+            (0..self.scenario.lanes).flat_map(|lane| self.store.inbox(LaneId(lane))).collect();
+        let rest = format!(
+            "  clients are done: {client}, runs are over: {runs}, ends are seen: {ends}, inbox: {inbox:?}"
+        );
+        self.checker.fail(self.now, rest);
         for (id, state) in open.into_iter().take(3) {
             for server in self.servers.iter().filter_map(|host| host.process.as_ref()) {
                 let machine = server.lanes[usize::from(id.lane().0)].machine();
