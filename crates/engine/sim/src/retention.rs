@@ -41,7 +41,7 @@ pub(crate) enum KeeperRequest {
     /// Locks whose wall time is over.
     EndedLocks(DueList),
     /// The removal of locks.
-    RemoveLocks(Vec<PutDocument>),
+    RemoveLocks { removals: Vec<PutDocument>, started_at: Timestamp },
     /// The noted time.
     ReadNote,
     /// Another one.
@@ -167,8 +167,8 @@ impl World {
             }
             KeeperReply::Retired { next } => self.after_page(index, next),
             KeeperReply::Locks(locks) => {
-                let removals = self.lock_removals(index, &locks);
-                self.ask_keeper(index, KeeperRequest::RemoveLocks(removals));
+                let (removals, started_at) = self.lock_removals(index, &locks);
+                self.ask_keeper(index, KeeperRequest::RemoveLocks { removals, started_at });
             }
             KeeperReply::LocksRemoved if clock.is_settled() => {
                 self.ask_keeper(index, KeeperRequest::ReadNote);
@@ -205,8 +205,8 @@ impl World {
                 KeeperReply::Retired { next: expired.next }
             }
             KeeperRequest::EndedLocks(list) => KeeperReply::Locks(self.store.documents_by_time(&list)),
-            KeeperRequest::RemoveLocks(puts) => {
-                self.store.put_documents(&puts);
+            KeeperRequest::RemoveLocks { removals, started_at } => {
+                self.remove_locks(&removals, started_at);
                 KeeperReply::LocksRemoved
             }
             KeeperRequest::ReadNote => KeeperReply::Note(self.store.documents(&[note_key()]).pop().flatten()),

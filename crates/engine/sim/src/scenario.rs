@@ -95,7 +95,7 @@ impl Scenario {
     pub const LOST_BEFORE_START_MAX: u32 = 3;
 
     /// How long a wall clock takes to settle.
-    pub const SETTLE_TIME: Duration = Duration::from_secs(20);
+    pub const SETTLE_TIME: Duration = Duration::from_secs(16);
     /// The longest step of a clock that does not step by hours or days.
     pub const NEAR_STEP_MAX: Duration = Duration::from_mins(2);
 

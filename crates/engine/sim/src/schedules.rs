@@ -190,6 +190,9 @@ impl World {
 
     pub(crate) fn look_at_schedules(&mut self, index: usize) {
         self.look_later(index);
+        if !self.knows_the_time(index) {
+            return;
+        }
         let now = self.now;
         let clock = self.clock_of(index);
         let clerk = self.clerk(index);

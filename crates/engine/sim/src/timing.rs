@@ -228,11 +228,6 @@ impl World {
         shown.filter(|at| (earliest..=self.now + SLACK).contains(at)).min().unwrap_or(earliest)
     }
 
-    /// Whether the wall clock stepped after one time and not after another.
-    pub(crate) fn stepped_between(&self, after: Timestamp, until: Timestamp) -> bool {
-        self.timing.steps.iter().any(|(at, _)| (after..=until).contains(at))
-    }
-
     /// Whether the wall clock shows a time again between two others that it has shown before: it went back by more than
     /// schedules pass over.
     pub(crate) fn went_back_between(&self, after: Timestamp, until: Timestamp) -> bool {

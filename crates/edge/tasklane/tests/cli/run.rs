@@ -181,7 +181,11 @@ fn an_executor_that_is_there_is_replaced_by_a_flag() {
     let problem = r#"{"code":"already_registered","status":409,"title":"t","detail":"page is registered"}"#;
     let (refused, _) = put(json(409, problem), &[]);
     assert_eq!(refused.status.code(), Some(4));
-    assert!(stderr(&refused).ends_with("hint: --replace replaces the registered definition\n"), "{}", stderr(&refused));
+    assert!(
+        stderr(&refused).ends_with("hint: --replace replaces the registered definition\n"),
+        "{}",
+        stderr(&refused)
+    );
 
     let registered = r#"{"taskType":"page","version":2,"definition":{}}"#;
     let (replaced, sent) = put(json(200, registered), &["--replace"]);

@@ -406,6 +406,9 @@ impl Node {
 
     /// Fires schedules. Never returns.
     pub(super) async fn fire_schedules(&self) {
+        // A server compares its clock with the clock of the coordinator before its first session. By a wrong clock it would fire times
+        // that have not come.
+        let _ = self.0.parts.scheduler.session().wait_for(Option::is_some).await;
         let mut steps = clock::steps();
         let mut planned_by = None;
         loop {
