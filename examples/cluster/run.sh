@@ -67,10 +67,10 @@ export TASKLANE_URL="http://127.0.0.1:${1#*:}"
 until [ "$($tasklane worker list --json 2> /dev/null | wc -l)" -eq 2 ]; do sleep 0.1; done
 $tasklane worker list
 
-echo "eight tasks of three seconds, over both workers"
+echo "eight tasks of six seconds, over both workers"
 ids=
 for number in 1 2 3 4 5 6 7 8; do
-    id=$(echo '{"taskName":"nap","taskType":"SHELL","queue":"naps'$number'","payload":"sleep 3; echo attempt $TASKLANE_ATTEMPT"}' | $tasklane submit -)
+    id=$(echo '{"taskName":"nap","taskType":"SHELL","queue":"naps'$number'","payload":"sleep 6; echo attempt $TASKLANE_ATTEMPT"}' | $tasklane submit -)
     ids="$ids $id"
 done
 until [ "$($tasklane list --status RUNNING --json | wc -l)" -eq 8 ]; do sleep 0.1; done
