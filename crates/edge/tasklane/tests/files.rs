@@ -233,7 +233,7 @@ async fn a_data_folder_behind_a_symlink_is_for_its_user_alone() {
     std::os::unix::fs::symlink(&folder, home.data()).unwrap();
     let server = Server::start(&home.data());
     assert_eq!(mode(), 0o700);
-    assert_eq!(home.log().matches("others could read").count(), 1, "{}", home.log());
+    assert_eq!(home.log().matches("was readable by other users").count(), 1, "{}", home.log());
     server.terminate();
 
     std::fs::write(folder.join("notes.txt"), "").unwrap();
@@ -267,8 +267,8 @@ async fn what_a_server_keeps_is_for_its_user_alone() {
     }
     let server = Server::start(&home.data());
     assert_private();
-    assert_eq!(home.log().matches("others could read").count(), 4, "{}", home.log());
+    assert_eq!(home.log().matches("was readable by other users").count(), 4, "{}", home.log());
     server.terminate();
     let _server = Server::start(&home.data());
-    assert_eq!(home.log().matches("others could read").count(), 4, "one warning each: {}", home.log());
+    assert_eq!(home.log().matches("was readable by other users").count(), 4, "one warning each: {}", home.log());
 }
