@@ -270,5 +270,10 @@ async fn what_a_server_keeps_is_for_its_user_alone() {
     assert_eq!(home.log().matches("was readable by other users").count(), 4, "{}", home.log());
     server.terminate();
     let _server = Server::start(&home.data());
-    assert_eq!(home.log().matches("was readable by other users").count(), 4, "one warning each: {}", home.log());
+    assert_eq!(
+        home.log().matches("was readable by other users").count(),
+        4,
+        "one warning each: {}",
+        home.log()
+    );
 }

@@ -120,7 +120,7 @@ async fn what_is_wrong_is_told_with_its_place() {
         (body(node(json!({ "map": {} }))), "missing_field", "nodes[1].map.items"),
         (body(node(json!({ "map": { "items": "files" } }))), "invalid_value", "nodes[1].map.items"),
         (body(node(json!({ "shards": 2, "broadcast": true }))), "conflicting_fields", "nodes[1].broadcast"),
-        (json!({ "nodes": [], "onFailure": "explode" }), "invalid_value", "onFailure"),
+        (with(two(), &json!({ "onFailure": "explode" })), "invalid_value", "onFailure"),
         // The run kept the text as it was.
         (with(two(), &json!({ "name": "{{ input.word }}" })), "invalid_value", "name"),
     ] {
