@@ -704,7 +704,7 @@ mod tests {
         });
         assert!(alive.contains("attempts 1 and 2 of task"), "{alive}");
         let late = found(|evidence| evidence.history.starts[0].wall = at(4));
-        assert!(late.contains("was started when it was over"), "{late}");
+        assert!(late.contains("was started after its end"), "{late}");
         let elsewhere = found(|evidence| evidence.history.starts[2].worker = "w2.1".to_owned());
         assert!(elsewhere.contains("was started before it was assigned"), "{elsewhere}");
         let crowded = found(|evidence| {
