@@ -716,6 +716,6 @@ mod tests {
                 evidence.history.ends.push(end(n, 1, 5));
             }
         });
-        assert!(crowded.contains("5 attempts of k1 are alive, 4 may be"), "{crowded}");
+        assert!(crowded.contains("5 attempts of k1 are alive; the limit is 4"), "{crowded}");
     }
 }
